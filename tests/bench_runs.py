@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,13 +36,14 @@ def speed_run(
     state: str = "finished",
     doubts: Sequence[Doubt] = (),
     url: str = "",
+    at: str = "",
     draft: bool = False,
     argv: tuple[str, ...] = ("/opt/llama/llama-server", "--model", "/models/q.gguf", "--n-cpu-moe", "20"),
 ) -> Run:
-    """A run whose first ``share`` of items has results."""
+    """A run whose first ``share`` of items has results. ``at``: when it began, in UTC; empty: one evening."""
     plan = Plan("speed", (Target(profile, profile="" if url else profile, url=url),), options)
     items = list(make_benchmark(plan).items())
-    run = _numbered(create_run(paths, plan, items))
+    run = _numbered(create_run(paths, plan, items), re.sub(r"[-:Z]", "", at).replace("T", "-"))
     dice = random.Random(seed)
     with run.owned():
         for number, item in enumerate(items[: round(len(items) * share)]):
@@ -54,15 +56,15 @@ def speed_run(
             engine_version="b11434", engine_sha256="5c" * 32, model_path="/models/Qwen3.6-35B-A3B.Q4_K_M.gguf",
             model_bytes=21_700_000_000, model_sha256="a1" * 32, dialect="llama-server",
         )  # fmt: skip
-        info = replace(run.info, state=state, seconds=212.0, machine=MACHINE, provenance={profile: provenance})
-        run.save(replace(info, created_at="2026-11-21T18:00:00Z"))
+        info = replace(run.info, state=state, seconds=212.0 * share, machine=MACHINE, provenance={profile: provenance})
+        run.save(replace(info, created_at=at or "2026-11-21T18:00:00Z"))
     return run
 
 
-def _numbered(run: Run) -> Run:
-    """The run under an id that depends on its number instead of the time."""
-    number = len(list(run.folder.parent.iterdir()))
-    folder = run.folder.rename(run.folder.with_name(f"20261121-18{number:04d}{run.id[15:]}"))
+def _numbered(run: Run, time: str) -> Run:
+    """The run under an id that depends on ``time`` or its number instead of the clock."""
+    time = time or f"20261121-18{len(list(run.folder.parent.iterdir())):04d}"
+    folder = run.folder.rename(run.folder.with_name(f"{time}{run.id[15:]}"))
     renamed = Run(folder)
     renamed.save(replace(renamed.info, id=renamed.id))
     return renamed

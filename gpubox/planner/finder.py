@@ -25,7 +25,7 @@ from gpubox.models.hub_search import HubQuant, HubRepository, read_repository, r
 from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
-from gpubox.planner.planner import Planner, changed_flags, no_plan
+from gpubox.planner.planner import Planner, changed_flags, no_plan, read_flags
 from gpubox.planner.solve import solutions
 from gpubox.planner.verdict import judge
 from gpubox.profiles.loader import free_profile_name
@@ -187,6 +187,10 @@ def plan_model(
         return no_plan(name, error, idea.keep_free_bytes)
     if may_dry_run and judge(plan).fit == "unknown":  # the engine could not measure it: an estimate is better
         plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes)
+    if judge(plan).fit != "unknown":
+        launch, instead = read_flags(situation, {}), ", in place of what runs" if idea.replaces else ""
+        kv = "/".join(dict.fromkeys((launch.type_k, launch.type_v)))
+        plan = replace(plan, notes=(*plan.notes, f"for ctx-size {launch.context}, KV {kv}{instead}"))
     if model.metadata.get(f"{model.architecture}.nextn_predict_layers", 0):
         plan = replace(plan, draft_head=True, notes=(*plan.notes, _DRAFT_HEAD_NOTE))
     if (judge(plan).spare_bytes or 0) >= 0:

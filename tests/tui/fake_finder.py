@@ -43,11 +43,14 @@ OTHER = replace(
 )
 
 
+NOTES = ("for ctx-size 32768, KV f16, in place of what runs",)
+
+
 def plan(name: str, size: int) -> MemoryPlan:
     """A plan on a card of 16 GB with RAM for two more models; a mixture's experts are 7/8 of it, in 40 layers."""
-    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, 0, int(15.6 * GIB))
+    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, 0, int(15.5 * GIB))
     host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, 0, 58 * GIB)
-    made = MemoryPlan(name, (card, host), "formula", is_estimated=True, adapts="layers")
+    made = MemoryPlan(name, (card, host), "formula", is_estimated=True, adapts="layers", notes=NOTES)
     if (judge(made).spare_bytes or 0) >= 0:
         return made
     lacks, layer = -(judge(made).spare_bytes or 0), size * 7 // 8 // 40

@@ -12,7 +12,6 @@ from textual.pilot import Pilot
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import LOST_HELP, DriverReading
 from gpubox.hardware.host import HostReading
-from gpubox.planner.plan import Solution
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Throughput, Totals
@@ -185,10 +184,10 @@ FOUR = tuple(
 )
 DIED = "qwen36-mtp-16gb died: CUDA error: out of memory (CUDA0, 1,024 MiB asked for)."
 
-LARGE = plan("Qwen3.6-35B-A3B-UD-Q4_K_M", 17 * GIB)
+LARGE = plan("Qwen3.6-35B-A3B-UD-Q4_K_M", 22_000_000_000)
 TINY = plan("SmolLM2-135M-Instruct.Q4_1", GIB // 10)
 PLANS = {
-    "Qwen3.6-35B-A3B-UD-Q4_K_M": replace(LARGE, solutions=(Solution({"n-cpu-moe": 22}, GIB),)),
+    LARGE.profile: LARGE,
     TINY.profile: replace(TINY, devices=(replace(TINY.devices[0], free_bytes=int(15.5 * GIB)), TINY.devices[1])),
 }
 SMALL = replace(MINE, name="smollm2", title="SmolLM2 135M", model="~/models/SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -207,7 +206,7 @@ NEW: dict[str, Any] = {
 """A small model, wholly on the card, that nobody has asked yet."""
 
 SCENES = {
-    "welcome": Scene(STOPPED, ("What do you have?", "with n-cpu-moe 22", "find a model", "98 MB"), {}, log=False,
+    "welcome": Scene(STOPPED, ("What do you have?", "with n-cpu-moe 15", "find a model", "98 MB"), {}, log=False,
                      stranger=True),
     "first_start": Scene(FIRST, ("smollm2 ready", "connect your coding agent"), NEW, stranger=True),
     "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED),

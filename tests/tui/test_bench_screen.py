@@ -411,7 +411,7 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
         assert not [word for word in ("report", "export", "delete", "mark", "compare", "resume") if word in bar]
         run = speed_run(box, share=0.5)
         services.bench.working = run
-        await until(pilot, lambda: "x stop ..." in text(pilot).splitlines()[-1], "what stops it")
+        await until(pilot, lambda: "x menu: stop" in text(pilot).splitlines()[-1], "what stops it")
         assert not [word for word in ("new", "measure", "resume") if word in text(pilot).splitlines()[-1]]
         services.bench.working = None
         await until(pilot, lambda: "x menu" in text(pilot).splitlines()[-1], "what deletes it")

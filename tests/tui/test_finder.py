@@ -62,7 +62,7 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
     async with searching(services, size=(200, 50)) as (pilot, _):
         app = app_of(pilot)
         await shows(pilot, "On this machine", "qwen3:8b", "Ollama", "On Hugging Face", "1,204,311 downloads")
-        await shows(pilot, "✓ UD-IQ2_XXS", "~5.2 GiB to spare", "◐ Q8_0", "with n-cpu-moe 28")
+        await shows(pilot, "✓ UD-IQ2_XXS", "~5.1 GiB to spare", "◐ Q8_0", "with n-cpu-moe 28")
         await shows(pilot, "? BF16", "memory unknown")
         await go_to(pilot, "Q8_0")
         await shows(pilot, "mmproj-F16.gguf", "M-Q8_0-00002-of-00002.gguf", "slower generation")
@@ -145,7 +145,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
         await pilot.press("enter")
         await shows(pilot, "Download 4 MB?", "The running server is not touched")
         await pilot.press("d")
-        await shows(pilot, "↓ m:Q4_K_M", "x stop the download")
+        await shows(pilot, "↓ m:Q4_K_M", "x menu: stop the download")
         await until(pilot, lambda: screen._progress and screen._progress.done_bytes > 1_000_000, "half of it")
         await act(pilot, "finder_stop")
         hub.gate.set()

@@ -72,7 +72,7 @@ async def test_a_tune_under_way_is_followed_and_stopped(paths: Paths) -> None:
         services.bench.working = run
         await shows(pilot, "bench tune ")
         await pilot.press("3")
-        await shows(pilot, "14 of at most", "the profile's flags", "measuring", "12 × would leave")
+        await shows(pilot, "14 of at most", "the profile's flags", "measuring", "12 × they would leave")
         await act(pilot, "bench_remove")
         await shows(pilot, "Stop the run?", "14 starts are done and are kept")
         await pilot.press("y")

@@ -37,42 +37,51 @@ n-cpu-moe = 22
 cache-type-k = "q8_0"
 cache-type-v = "q8_0"
 spec-type = "draft-mtp"
-turbo-mode = "yes"
 """
 FLAGS: dict[str, FlagValue] = {
     "ctx-size": 131072, "n-cpu-moe": 22, "cache-type-k": "q8_0", "cache-type-v": "q8_0", "spec-type": "draft-mtp",
-    "turbo-mode": "yes",
 }  # fmt: skip
 CARD_BYTES = int(15.9 * GIB)
 
 
 def planned(moe: int, context: int = 131072) -> MemoryPlan:
     """The plan of a 16 GB card with ``moe`` expert layers on the CPU."""
-    on_card = (22 - moe) * 0.55
+    on_card = (22 - moe) * 0.48
     card = DevicePlan(
         "CUDA0", "gpu", int((10.4 + on_card) * GIB), int(1.9 * context / 131072 * GIB), 0, 204 * MIB, 921 * MIB, 0,
-        free_bytes=CARD_BYTES - 300 * MIB, total_memory_bytes=CARD_BYTES,
+        free_bytes=CARD_BYTES - 411 * MIB, total_memory_bytes=CARD_BYTES,
     )  # fmt: skip
-    host = DevicePlan("Host", "host", int(max(0.5, 10.6 - on_card) * GIB), 0, 0, 100 * MIB, 0, 0, 40 * GIB, 64 * GIB)
-    return MemoryPlan("qwen36-mtp-16gb", (card, host), "dry-run")
+    host = DevicePlan(
+        "Host", "host", int(max(0.5, 10.6 - on_card) * GIB), 0, 0, 100 * MIB, 0, 0, int(44.4 * GIB), 64 * GIB
+    )
+    return MemoryPlan("qwen36-mtp-16gb", (card, host), "dry-run", adapts="" if moe else "layers")
 
 
 class PlannedWorkshop(FakeTrials):
     """No file is read and no engine is asked."""
 
+    turbo = False
+    """Whether a flag that the engine does not have was added."""
+
     def open_profile(self, profile: Profile) -> EditSession:
         capabilities = parse_help(HELP.read_text())
         profile = Profile(profile.name, profile.model, port=8081, flags=FLAGS)
         base = ProfileEdit(profile.name, Path("/profiles/qwen36-mtp-16gb.toml"), None, TEXT, TEXT)
-        return EditSession(profile, base, capabilities, "llama-server b11434", ("llama-server", "embedded"))
+        session = EditSession(profile, base, capabilities, "llama-server b11434", ("llama-server", "embedded"))
+        if self.turbo:  # as after a change of the engine
+            session.changes[("flags", "turbo-mode")] = "yes"
+            session.use_engine(capabilities, session.engine)
+        return session
 
     def assess(self, profile: Profile, base: ProfileEdit, changes: dict[KeyPath, KeyValue]) -> Assessment:  # type: ignore[override]
         moe = changes.get(("flags", "n-cpu-moe"), 22) or 0
-        argv = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
+        flags = {**FLAGS, **({"turbo-mode": "yes"} if self.turbo else {})}
+        argv = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         old = ["llama-server", "--model", "/models/Qwen3.6-35B-A3B-MTP-Q4_K_M.gguf", "--port", "8081", *argv]
         new = [*old]
         new[new.index("--n-cpu-moe") + 1] = str(moe)
-        refusals = {"turbo-mode": "this engine has no such flag (did you mean load-mode?)"}
+        why = "this engine has no such flag (did you mean load-mode?)"
+        refusals = {"turbo-mode": why} if self.turbo else {}
         return Assessment(changed_words(old, new), refusals, "", Profile("x", "x", flags={**FLAGS, "n-cpu-moe": moe}))
 
     def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan:
@@ -136,7 +145,9 @@ async def test_picture(
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     monkeypatch.setattr(editor, "ASSESS_DELAY", 0.0)
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
-    app = GpuboxApp(PictureServices(paths))
+    services = PictureServices(paths)
+    services.shop.turbo = scene == "editor"
+    app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
         app.dashboard.profiles.highlight(f"profile:{QWEN.name}")

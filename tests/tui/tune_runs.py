@@ -16,7 +16,7 @@ from tests.bench_course import store_run
 
 MOE, THREADS, BATCHES = (16, 18, 20, 22, 24, 28), (4, 6, 8, 12), (256, 512, 1024)
 OWN_PLACE = (3, 1, 1)
-PRUNED = {"would leave less than 1.0 GiB free": 12}
+PRUNED = {"they would leave less than 1.0 GiB free": 12}
 
 
 def tune_plan(profile: str = "qwen36-mtp-16gb", minutes: float = 30.0) -> Plan:
@@ -82,7 +82,7 @@ def _tune_run(paths: Paths, starts: int, gain: float, state: str) -> Run:
         return Result(item.id, values, 2.0)
 
     run = store_run(paths, plan, answer, starts=starts, state=state)
-    run.save(replace(run.info, seconds=500.0, created_at="2026-11-22T12:00:00Z"))
-    renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-tune")))
+    run.save(replace(run.info, seconds=500.0, created_at="2026-11-22T12:57:30Z"))
+    renamed = Run(run.folder.rename(run.folder.with_name("20261122-125730-tune")))
     renamed.save(replace(renamed.info, id=renamed.id))
     return renamed

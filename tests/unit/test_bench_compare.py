@@ -149,7 +149,8 @@ def test_past_runs_in_turn_tell_which_is_faster_and_what_is_equal(box: Paths) ->
 
     verdicts = {name: comparison_verdict(load_comparison(runs["a"], runs[name])) for name in "bc"}
     assert verdicts["b"].startswith("b writes about 10 % faster than a (short prompt): +")
-    assert "from 6 measurements of each, made in turn. No verdict yet on the" in verdicts["b"]
+    assert "from 6 runs of each, made in turn. The " in verdicts["b"]
+    assert verdicts["b"].endswith("One more of each: `gpubox bench speed a` and `gpubox bench speed b`.")
     assert verdicts["c"].startswith("a and c are equally fast, within 1 %.")
     assert comparison_verdict(load_comparison(runs["b"], runs["a"])).startswith("a writes about 9 % slower than b")
     main = load_comparison(runs["a"], runs["b"]).main

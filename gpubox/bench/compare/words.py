@@ -57,14 +57,16 @@ def change_tells(before: Profile, after: Profile, slower_rate: float | None) -> 
 
 
 def runs_tell(first: tuple[RunInfo, Metric], second: tuple[RunInfo, Metric], looks: int) -> str:
-    """The same for two stored runs and the row that they are compared for. ``looks``: needed at each side."""
+    """The same for two stored runs and the row they are compared for. ``looks``: needed; 0: what adds a run of each."""
     (info, metric), (other_info, other) = first, second
+    commands = dict.fromkeys(f"`{_command(info.plan.kind, _target(*own))}`" for own in (first, second))
+    if not looks:
+        return " and ".join(commands) + (", once with each set of flags." if len(commands) == 1 else ".")
     if metric.unit not in SPEED_UNITS:
         return more_answers(info, other_info)
     if sides := _sides(first, second):
         slower = min(metric.estimate.value, other.estimate.value) if metric.unit == "tok/s" else None
         return ab_tells(*sides, slower)
-    commands = dict.fromkeys(f"`{_command(info.plan.kind, _target(*own))}`" for own in (first, second))
     seconds = looks * sum(own.seconds or 0.0 for own in (info, other_info))
     takes = f" It takes about {about_time(seconds)}." if seconds else ""
     return f"Measured in turn, {looks} times each, with {' and '.join(commands)}, they tell it.{takes}"

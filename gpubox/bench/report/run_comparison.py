@@ -106,7 +106,7 @@ class RunComparison:
     looks_needed: int
     """At each side, before the main row can be told."""
     tells: str
-    """What would tell the main row, if it cannot be told: the command, and its time."""
+    """If the main row cannot be told: the command that tells it, and its time. Else the commands for one more run."""
     validity: str = ""
     """The suffix for sentences and charts if items were doubtful; otherwise empty."""
     others_needed: int = 0
@@ -146,6 +146,7 @@ def compare_runs(
         launched = first_info.provenance.get(one.target)
         same &= is_same and bool(launched and launched.argv)  # no argv: measured at an address, with unknown flags
         rows.append(compare_row(one, other, pasts, main_level if key == main else other_level))
+    missing = needed if rows[shared.index(main)].outcome == "cannot tell" else 0
     names = tuple(", ".join(dict.fromkeys(metric.target for metric in own.metrics)) for own in (first, second))
     left_out = sorted({", ".join(filter(None, key)) for key in first_rows.keys() ^ second_rows.keys()})
     return RunComparison(
@@ -158,7 +159,7 @@ def compare_runs(
         tuple(left_out),
         same,
         needed,
-        runs_tell((first_info, first_rows[main]), (second_info, second_rows[main]), needed),
+        runs_tell((first_info, first_rows[main]), (second_info, second_rows[main]), missing),
         validity_suffix((*first.doubts, *second.doubts)),
         looks_needed(other_level),
     )
@@ -299,7 +300,7 @@ def comparison_verdict(comparison: RunComparison) -> str:
         does, basis = "writes" if row.name == "tg" else "is", f" ({row.group})" if row.group else ""
         if row.method == "past runs" and row.ratio:
             does += f" about {percent(abs(row.ratio - 1))}"
-            basis += f": {row.between}, from {row.n} measurements of each, made in turn"
+            basis += f": {row.between}, from {row.n} runs of each, made in turn"
         sentence = f"{second} {does} {outcome_word(row)} than {first}{basis}."
     elif row.outcome == "equal":
         sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {percent(row.within)}."
@@ -324,10 +325,11 @@ def _open_sentence(comparison: RunComparison) -> str:
     rows = [row for row in comparison.rows if row.outcome == "cannot tell" and not row.same]
     if not rows or comparison.main.outcome == "cannot tell":
         return ""
-    needed, n, why = comparison.others_needed, min(row.n for row in rows), "they differ by no more than chance explains"
-    if n < needed and rows[0].unit in SPEED_UNITS:
-        why = f"to compare so many at once, each must be measured {needed} times in turn; it was {max(1, n)}"
-    return f" No verdict yet on the {len(rows)} values with a ?: {why}."
+    needed, values = comparison.others_needed, f" The {len(rows)} values with a ?"
+    if min(row.n for row in rows) >= needed or rows[0].unit not in SPEED_UNITS:
+        return f"{values} have no verdict: they differ by no more than chance explains."
+    because = "because among so many values one easily differs by chance"
+    return f"{values} need {needed} runs of each, {because}. One more of each: {comparison.tells}"
 
 
 def few_looks(looks: int, needed: int) -> str:

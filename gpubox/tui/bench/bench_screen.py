@@ -324,7 +324,7 @@ class BenchScreen(OtherScreen):
             "bench_post": bool(run and not run.problem and not is_active),
         }
         self.keys.hidden_actions = frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
-        self.keys.labels = {"menu": "stop ..." if self.rows.value and self.rows.value.id == live else "menu"}
+        self.keys.labels = {"menu": "menu: stop" if self.rows.value and self.rows.value.id == live else "menu"}
 
     def action_bench_measure(self) -> None:
         """The quick ``speed`` benchmark of the running server, after a question."""

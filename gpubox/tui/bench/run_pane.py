@@ -44,7 +44,7 @@ STATES = {
     "failed": ("✗", "$error"),
     "damaged": ("✗", "$error"),
 }
-KIND_CELLS, TIME_CELLS, MOST_NAME_CELLS = 10, 6, 26
+KIND_CELLS, TIME_CELLS, MOST_NAME_CELLS = 10, 7, 26
 BESIDE_NAME_CELLS = 38
 """Cells of the marks, of a result such as ``18/30 writes 57.9 tok/s``, and of the time."""
 
@@ -71,7 +71,7 @@ class RunRows(CursorRows["RunSummary"]):
         room = width - BESIDE_NAME_CELLS
         name_cells = max(10, min(MOST_NAME_CELLS, self._widest_name, room))
         kind = f" {value.kind:<{KIND_CELLS - 1}.{KIND_CELLS - 1}}" if room - name_cells >= KIND_CELLS else ""
-        time = f" {time_or_date(info.created_at) if info else '':<{TIME_CELLS - 1}}"
+        time = f" {time_or_date(info.created_at) if info else '':>{TIME_CELLS - 1}}"
         style = "$error" if value.problem else "$quiet" if value.state in ("interrupted", "running") else ""
         name = sanitize_to_width(_name(value), name_cells)
         left = (
@@ -84,7 +84,8 @@ class RunRows(CursorRows["RunSummary"]):
         doubts = f"  ! {sanitize_line(', '.join((*value.doubts, *pending)))}" if value.doubts or pending else ""
         result = _result(value)
         if cell_len(result) + len(doubts) > cells:
-            doubts = doubts[:3]  # the first lines of its report say what it warns of
+            result = result.replace("writes ", "")
+            doubts = doubts if cell_len(result) + len(doubts) <= cells else doubts and "  ! doubtful"  # see its report
         middle = styled_line((sanitize_to_width(result, cells - len(doubts)), style), (doubts, "$warning"))
         return (*left, *pad_line(middle, cells), (kind, "$secondary"), (time, "$quiet"))
 
@@ -179,7 +180,7 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         styled_line((f"{run.done} of {info.items} measurements", "bold"), ("   ", ""), (left, ""), failed),
         (),
         styled_line(("so far   ", "$quiet"), (run.headline or units.UNKNOWN, "bold")),
-        styled_line(("now      ", "$quiet"), item, *_server_spans(throughput)),
+        *wrap(styled_line(("now      ", "$quiet"), item, *_server_spans(throughput)), width, rest=((" " * 9, ""),)),
     ]
     rows += doubts
     if len(run.values) > 1:

@@ -35,7 +35,7 @@ GOALS: Mapping[str, str] = {
     "tg": "fastest flags for writing", "pp": "fastest flags for reading", "agent": "most turns of agents",
 }  # fmt: skip
 PHASES: Mapping[str, str] = {
-    "searching": "one start of each candidate, then the better half again",
+    "searching": "one start of those that promise most, then the better half again",
     "comparing": "the finalists and the profile's own flags, on fresh starts",
     "finished": "",
 }
@@ -133,7 +133,7 @@ def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
             (f"  {reason}" if reason else "", style),
         )
         rows.append(truncate_line(row, width))
-    return [*rows, styled_line((f"  {hidden} more wait", QUIET))] if hidden else rows
+    return [*rows, styled_line((f"  {hidden} more; not all are started", QUIET))] if hidden else rows
 
 
 def interval_bar(candidate: TuneCandidate, low: float, high: float, cells: int) -> StyledLine:

@@ -44,7 +44,7 @@ STOPPED = GpuboxError("The download is stopped. The downloaded part is kept.", "
 NAME_CELLS, SIZE_CELLS, PLACE_CELLS, WORDS_CELLS = 34, 8, 12, 24
 LABEL_CELLS = 10
 MAX_FILES, MAX_DEVICES = 8, 4
-ESTIMATED = "~ the compute buffers are estimated; f measures them in a dry run"
+ESTIMATED = "~ the compute buffers are estimated; f lets llama-server compute them from the header, without a download"
 
 
 class ModelRows(CursorRows[ModelRow]):
@@ -186,7 +186,7 @@ class ModelsScreen(OtherScreen):
     ModelsScreen TitledPane { width: 2fr; }
     ModelsScreen.-narrow #finder-body { layout: vertical; }
     ModelsScreen.-narrow ModelRows { width: 1fr; height: 1fr; }
-    ModelsScreen.-narrow TitledPane { width: 1fr; height: 8; }
+    ModelsScreen.-narrow TitledPane { width: 1fr; height: 9; }
     """
 
     def __init__(self, finder: ModelFinder, bridge: ServiceBridge) -> None:
@@ -311,7 +311,7 @@ class ModelsScreen(OtherScreen):
             hidden |= {"finder_open", "finder_profile", "finder_measure"}
         here = bool(row and (row.local or row.on_disk))
         self.keys.labels = {"finder_open": "new profile" if here else "download",
-                            "menu": "stop the download ..." if self.download else "menu"}  # fmt: skip
+                            "menu": "menu: stop the download" if self.download else "menu"}  # fmt: skip
         if here:
             hidden |= {"finder_profile"}
         self.keys.hidden_actions = frozenset(hidden)

@@ -29,6 +29,7 @@ from gpubox.tui.styled_lines import (
 )
 from gpubox.tui.widgets.lines import ScrollableLines
 from gpubox.views.marks import MEMORY
+from gpubox.views.memory import short_words
 from gpubox.views.profile import value_text
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def profile_comparison_lines(comparison: ProfileComparison, width: int, *, show_
 _NOTHING = {
     "Flags and keys": "Both have the same flags and keys.",
     "Memory, if it replaced what runs": "Not planned.",
-    "Measured": "Neither was measured yet. On the dashboard, b measures what runs.",
+    "Measured": "No speed run of either is stored. On the dashboard, b measures what runs.",
 }
 
 
@@ -185,8 +186,8 @@ def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]
             device = next((device for device in plan.devices if device.device == name), None)
             texts.append(units.need_and_free(device.total_bytes, device.free_bytes) if device else units.UNKNOWN)
         rows.append(("RAM" if name == HOST else name, texts[0], texts[1], "", ""))
-    judged = [judge(plan) for plan in (left, right)]
-    verdicts = [(MEMORY[v.fit].before(v.words), marked(MEMORY[v.fit])[1]) for v in judged]
+    marks = [(MEMORY[judge(plan).fit], plan) for plan in (left, right)]
+    verdicts = [(mark.before(short_words(plan)), marked(mark)[1]) for mark, plan in marks]
     rows.append(("verdict", verdicts[0][0], verdicts[1][0], verdicts[0][1], verdicts[1][1]))
     return rows
 
