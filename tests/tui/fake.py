@@ -385,12 +385,15 @@ def model_log(finished: Sequence[Request], slot: SlotReading | None = None, *, d
         name = f"id  {request.slot} | task {request.task}"
         begin(at, name, request.prompt_tokens or 0, request.cached_tokens or 0)
         at += request.duration_seconds or 0.0
-        for what, seconds, tokens in (
-            ("prompt eval time", request.prompt_seconds or 1.0, request.read_tokens or 0),
-            ("       eval time", request.generation_seconds or 1.0, request.generated_tokens or 0),
+        for what, rate, tokens in (
+            ("prompt eval time", request.pp_tokens_per_second or 1.0, request.read_tokens or 0),
+            ("       eval time", request.tg_tokens_per_second or 1.0, request.generated_tokens or 0),
         ):
-            each = f"{seconds * 1000 / tokens:8.2f} ms per token, {tokens / seconds:8.2f} tokens per second"
-            say(at, f"slot print_timing: {name} | {what} = {seconds * 1000:10.2f} ms / {tokens:5d} tokens ({each})")
+            each = f"{1000 / rate:8.2f} ms per token, {rate:8.2f} tokens per second"
+            say(
+                at,
+                f"slot print_timing: {name} | {what} = {1000 * tokens / rate:10.2f} ms / {tokens:5d} tokens ({each})",
+            )
         held = (request.prompt_tokens or 0) + (request.generated_tokens or 0)
         say(at, f"slot      release: {name} | stop processing: n_tokens = {held}, truncated = 0")
         say(at, "srv  update_slots: all slots are idle")

@@ -45,7 +45,7 @@ NOT_SLOWER = "No profile is slower than before, as far as the history goes back.
 BAR_CELLS = 6
 TOLD_STATES = ("stuck", "lost")
 """Their first line says the first problem."""
-MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS, GRAPH_TITLE_CELLS = 2, 10, 26
+MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS, GRAPH_TITLE_CELLS = 2, 10, 24
 READING = "reading the history"
 CLIENT_CELLS = 16
 NARROW_GRAPH_SECONDS, WIDE_GRAPH_SECONDS, WIDE_GRAPH_COLUMNS = 300.0, 600.0, 90
