@@ -206,4 +206,5 @@ def _why_gone(paths: Paths, instance: str, state: InstanceState, operation: Oper
     folder = paths.instance_state(instance).parent
     if not os.access(folder, os.W_OK):  # also false for root on a read-only mount
         return f"{profile} is gone. Whether it was stopped or died is unknown: {folder} cannot be written.", False
-    return f"{profile} died: {cause_of(paths, instance, state.running.process).sentence}.", True
+    cause = cause_of(paths, instance, state.running.process)
+    return f"{profile} died: {cause.sentence}. {cause.hint}".rstrip(), True

@@ -290,8 +290,8 @@ FIGURES: dict[str, Figure] = {
         "a request waits in the gateway until the server of its profile takes it; the server reads the prompt until "
         "the first token comes. `working`: not streamed, so the gateway sees no token before the end."),
     "end": Figure(
-        "why an answer ended: stop (the model was done), token limit, context full, cancelled, error. reread: why the "
-        "prompt was read again instead of reused (↻ in the column read)."
+        "why an answer ended: stop (the model was done), token limit, context full, cancelled, error. ↻ (reread): why "
+        "the prompt was read again instead of reused."
     ),
     "history": Figure(
         "what gpubox recorded while it was open: a graph of 1 h, 1 day or 30 days, and the requests of all launches. "

@@ -69,7 +69,7 @@ def _request_row(stored: StoredRequest) -> tuple[str, ...]:
         stored.profile,
         stored.client or units.UNKNOWN,
         *request_words(request).values(),
-        miss_words(request.cache_miss)[0] if request.cache_miss else restored,
+        f"reread: {miss_words(request.cache_miss)[0]}" if request.cache_miss else restored,
     )
 
 

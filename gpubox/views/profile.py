@@ -91,11 +91,11 @@ def profile_values(profile: Profile, preview: LaunchPreview) -> dict[str, Any]:
 
 
 def profile_facts(profile: Profile) -> list[tuple[str, str]]:
-    """Label and text of what a profile needs, who measured it, and where it stands."""
+    """Label and text of what a profile is made for, who measured it, and where it stands."""
     needs = profile.needs
     vram = f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else ""
     ram = f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else ""
-    facts = [("needs", ", ".join(filter(None, (vram, ram, needs.engine))))]
+    facts = [("made for", ", ".join(filter(None, (vram, ram, needs.engine))))]
     for reference in profile.references:
         note = f"  ({reference.note})" if reference.note else ""
         figure = f"{reference.what}: {reference.value:g} {reference.unit}  {reference.hardware}{note}"

@@ -42,7 +42,7 @@ def miss_words(cache_miss: str) -> tuple[str, ...]:
     if " was evicted" in cache_miss:
         words = "its like was evicted"
     causes = dict.fromkeys((cache_miss, words, words.partition(" before")[0].partition(", ")[0]))
-    return (*(f"reread: {cause}" for cause in causes), "reread")
+    return tuple(causes)
 
 
 def context_words(used: int | None, size: int | None, slots: int | None = 1) -> str:

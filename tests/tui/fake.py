@@ -26,12 +26,12 @@ from gpubox.server.launch import EngineCompatibility, LaunchPreview
 from gpubox.server.log import parse_line
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.snapshot import Snapshot
+from gpubox.telemetry.snapshot import Request, SlotReading, Snapshot
 from gpubox.tui.messages import GatewayView, ServerOverview, UndoStep
 from gpubox.tui.remembered import LastSeen, Remembered
 from gpubox.tui.services import LocalServices
 from tests.tui.fake_history import FakeHistory
-from tests.tui.snapshots import snapshot
+from tests.tui.snapshots import TIME, snapshot
 
 RECORDING = Path(__file__).parent / "recordings" / "demo.log"
 """The log of a real run of the demo profile on a CPU, home folders shortened."""
@@ -43,13 +43,22 @@ QWEN = Profile(
     title="Qwen3.6 35B-A3B MTP, 16 GB",
     description="The article's launch on a 16 GB card.",
     port=8081,
-    flags={"ctx-size": 131072, "n-cpu-moe": 22},
+    flags={
+        "ctx-size": 131072,
+        "n-cpu-moe": 22,
+        "cache-type-k": "q8_0",
+        "cache-type-v": "q8_0",
+        "flash-attn": "on",
+        "spec-type": "draft-mtp",
+    },
     needs=HardwareNeeds(vram_gib=16),
     references=(ReferenceFigure("generation, server side", 56, "tok/s", "RTX 5060 Ti 16 GB", "an article"),),
     shipped=True,
 )
-QWEN_256K = replace(QWEN, name="qwen36-256k", title="Qwen3.6 35B-A3B, 256K", flags={"ctx-size": 262144})
-FORK = replace(QWEN, name="qwen36-turbo", title="Qwen3.6, TurboQuant KV", flags={"cache-type-k": "turbo3"})
+QWEN_256K = replace(QWEN, name="qwen36-256k", title="Qwen3.6 35B-A3B, 256K", flags={**QWEN.flags, "ctx-size": 262144})
+FORK = replace(
+    QWEN, name="qwen36-turbo", title="Qwen3.6, TurboQuant KV", flags={**QWEN.flags, "cache-type-k": "turbo3"}
+)
 DEMO = Profile("demo", "demo:smollm2", title="SmolLM2 135M on the CPU", port=0, engine="embedded", shipped=True)
 MINE = Profile("mine", "~/models/mine.gguf", title="my own", path=Path("~/.config/gpubox/profiles/mine.toml"))
 LAN = replace(
@@ -60,11 +69,11 @@ BROKEN = {"typo": UsageError("~/.config/gpubox/profiles/typo.toml: prot is not a
 
 STOPPED = ServerStatus("main", "stopped")
 READY = ServerStatus(
-    "main", "ready", "qwen36-mtp-16gb", 4711, "http://127.0.0.1:8081", "~/models/Qwen3.6-35B-A3B-Q4_K_M.gguf",
+    "main", "ready", "qwen36-mtp-16gb", 4711, "http://127.0.0.1:8081", "~/models/Qwen3.6-35B-A3B-MTP-Q4_K_M.gguf",
     "/usr/bin/llama-server", "1.0 (build 11434, commit abc)", "2026-11-21T09:00:00.000Z", 3.1,
     slots=(Slot(0, False, 131072, 0, 0),),
 )  # fmt: skip
-BUSY = replace(READY, state="answering", slots=(Slot(0, True, 131072, 1200, 512),))
+BUSY = replace(READY, state="answering", slots=(Slot(0, True, 131072, 44_400, 182),))
 
 
 @dataclass
@@ -236,7 +245,12 @@ class FakeServices(LocalServices):
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         if not self.engine:
-            return {name: EngineCompatibility("", False, NOT_FOUND) for name in catalog.profiles}
+            return {
+                name: EngineCompatibility(
+                    "", False, NOT_FOUND, model_present=name not in self.absent, fetchable=name in self.absent
+                )
+                for name in catalog.profiles
+            }
         fits = {
             name: EngineCompatibility(
                 "default", True, model_present=name not in self.absent, fetchable=name in self.absent
@@ -348,6 +362,56 @@ def recorded(count: int = 200) -> list[str]:
     return lines[-count:]
 
 
+def model_log(finished: Sequence[Request], slot: SlotReading | None = None, *, died: bool = False) -> list[str]:
+    """The server's log of these requests of the large model, the oldest last, and of what it works on."""
+    now = datetime.fromisoformat(TIME).timestamp()
+    began = datetime.fromisoformat(READY.started_at or "").timestamp()
+    lines: list[str] = []
+
+    def say(at: float, text: str, level: str = "I") -> None:
+        minutes, seconds = divmod(at - began, 60)
+        lines.append(
+            f"{minutes:.0f}.{int(seconds):02d}.{int(seconds % 1 * 1000):03d}.{at % 1 * 997:03.0f} {level} {text}"
+        )
+
+    def begin(at: float, name: str, prompt: int, cached: int) -> None:
+        say(at, f"slot launch_slot_: {name} | processing task, is_child = 0")
+        new = f"new prompt, n_ctx_slot = 131072, n_keep = 0, task.n_tokens = {prompt}"
+        say(at, f"slot   operator(): {name} | {new}")
+        say(at, f"slot   operator(): {name} | cached n_tokens = {cached}, memory_seq_rm [{cached}, end)")
+
+    for request in reversed(finished):
+        at = datetime.fromisoformat(request.at).timestamp()
+        name = f"id  {request.slot} | task {request.task}"
+        begin(at, name, request.prompt_tokens or 0, request.cached_tokens or 0)
+        at += request.duration_seconds or 0.0
+        for what, rate, tokens in (
+            ("prompt eval time", request.pp_tokens_per_second or 1.0, request.read_tokens or 0),
+            ("       eval time", request.tg_tokens_per_second or 1.0, request.generated_tokens or 0),
+        ):
+            each = f"{1000 / rate:8.2f} ms per token, {rate:8.2f} tokens per second"
+            say(
+                at,
+                f"slot print_timing: {name} | {what} = {1000 * tokens / rate:10.2f} ms / {tokens:5d} tokens ({each})",
+            )
+        held = (request.prompt_tokens or 0) + (request.generated_tokens or 0)
+        say(at, f"slot      release: {name} | stop processing: n_tokens = {held}, truncated = 0")
+        say(at, "srv  update_slots: all slots are idle")
+    if slot and slot.task is not None:
+        at, name = now - (slot.seconds or 0.0), f"id  {slot.index} | task {slot.task}"
+        begin(at, name, slot.prompt_tokens or 0, slot.cached_tokens or 0)
+        if slot.state == "prefill":
+            took = f"t = {slot.seconds:.2f} s / {slot.pp_tokens_per_second:.2f} tokens per second"
+            done = f"n_tokens = {slot.prompt_done_tokens}, progress = {slot.prefill_progress:.2f}"
+            say(now, f"slot print_timing: {name} | prompt processing, {done}, {took}")
+    if died:
+        say(now - 40, "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1024.00 MiB on device 0: cudaMalloc "
+            "failed: out of memory", "E")  # fmt: skip
+        say(now - 40, "CUDA error: out of memory", "E")
+    assert all(parse_line(line).level for line in lines)
+    return lines
+
+
 def switch_events(name: str = "qwen36-256k", gate: Gate | None = None) -> list[Any]:
     """A successful switch; with ``gate`` it stops in the middle of the load."""
     ready = replace(READY, profile=name, pid=4712)
@@ -368,6 +432,7 @@ def switch_events(name: str = "qwen36-256k", gate: Gate | None = None) -> list[A
 def rollback_events(name: str = "qwen36-256k") -> list[Any]:
     """A switch that fails and restores the previous profile."""
     why = "out of VRAM: KV cache on CUDA0 (4,096 MiB)"
+    ready = replace(READY, pid=4713, started_at="2026-11-21T13:02:30.000Z")
     restored = f"{READY.profile} is restored (3.1 s)."
     return [
         StepStarted(Step.CHECK, name), StepDone(Step.CHECK, name, 0.03),
@@ -375,7 +440,7 @@ def rollback_events(name: str = "qwen36-256k") -> list[Any]:
         StepStarted(Step.LOAD, name),
         StepFailed(Step.LOAD, name, why, "Try n-cpu-moe 26 or cache-type-k/v q8_0.", "failed to allocate buffer"),
         StepStarted(Step.RESTORE, READY.profile or ""), StepDone(Step.RESTORE, READY.profile or "", 3.1),
-        READY,
+        ready,
         OperationFinished("switch", name, False, READY.profile, 9.0, f"{name}: {why}. {restored}"),
     ]  # fmt: skip
 

@@ -81,7 +81,7 @@ class FakeHistory:
 
     def sums(self, since: float, until: float, by: UsageKey) -> list[UsageSum]:
         self._called("sums")
-        return [UsageSum("qwen36-mtp-16gb", 212, tg_median=61.0, pp_median=800.0, ttft_median=0.4)]
+        return [UsageSum("qwen36-mtp-16gb", 212, tg_median=68.0, pp_median=800.0, ttft_median=0.4)]
 
     def slowdowns(self, now: float) -> list[Slowdown]:
         self._called("slowdowns")
@@ -109,7 +109,7 @@ def month() -> FakeHistory:
             continue
         works = 9 <= moment.hour < 19 and (minute // 7) % 4 != 0
         slow = 0.85 if at >= NOON - 3 * DAY else 1.0
-        tg = slow * (61.0 + 9 * ((minute * 7919) % 13) / 13 + 6 * (moment.day % 3)) if works else None
+        tg = slow * (71.5 + 9 * ((minute * 7919) % 13) / 13 + 4 * (moment.day % 3)) if works else None
         pp = 640.0 + 240 * ((minute * 104_729) % 11) / 11 if works and minute % 3 else None
         history.minutes[minute] = HistoryBucket(at, tg, pp, 0.7 if works else 0.0)
     history.stored_marks = [
@@ -129,7 +129,7 @@ def month() -> FakeHistory:
         *launch("qwen36-mtp-16gb", NOON - 3 * DAY, 40, client=None),
     ]
     history.found_slowdowns = [
-        Slowdown("qwen36-mtp-16gb", "tg", NOON - 3 * DAY, 66.2, 56.3, -0.18, -0.12, ("engine b11434 -> b11500",))
+        Slowdown("qwen36-mtp-16gb", "tg", NOON - 3 * DAY, 80.0, 68.0, -0.18, -0.12, ("engine b11434 -> b11500",))
     ]
     return history
 

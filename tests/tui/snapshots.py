@@ -1,7 +1,12 @@
-"""Readings made up for tests: the 16 GB box of the first article, and what can become of it."""
+"""Readings made up for tests: the 16 GB box of the first article, and what can become of it.
+
+The figures of one picture must not contradict each other. The model is 19.7 GiB: 10.4 on the card, 9.3 in RAM. Its MTP
+head drafts two tokens per step. It is 13:02:30, and the graph shows the traffic that the list of requests shows.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,6 +35,14 @@ RESTING = DriverReading(
              pcie_rx_bytes_per_second=0, pcie_tx_bytes_per_second=0),), ONE_CARD.driver_version,
 )  # fmt: skip
 NO_DRIVER = DriverReading((), None, "no NVIDIA driver")
+TIME = "2026-11-21T13:02:30.000Z"
+EMPTY_BYTES = 420 * MIB
+_EMPTY = replace(RESTING.gpus[0], vram_used_bytes=EMPTY_BYTES, processes=CARD.processes[1:])
+EMPTY_CARD = DriverReading((_EMPTY,), ONE_CARD.driver_version)
+LOADING_CARD = DriverReading(
+    (replace(_EMPTY, vram_used_bytes=EMPTY_BYTES + int(10.4 * GIB), utilization_percent=3, temperature_celsius=43,
+             power_watts=38.0, pcie_rx_bytes_per_second=1_600_000_000),), ONE_CARD.driver_version,
+)  # fmt: skip
 SPLIT = DeviceMemory(
     "CUDA0", "gpu", CARD.name, 0, TOTAL, weights_bytes=int(10.4 * GIB), kv_bytes=int(1.9 * GIB),
     compute_bytes=204 * MIB, draft_bytes=921 * MIB, other_processes=(("Xorg", 300 * MIB),),
@@ -37,13 +50,21 @@ SPLIT = DeviceMemory(
     - (204 + 921 + 300) * MIB, free_bytes=int(2.1 * GIB), growth_bytes=0,
 )  # fmt: skip
 IN_RAM = DeviceMemory(
-    "Host", "host", "RAM", None, 64 * GIB, weights_bytes=int(10.6 * GIB), compute_bytes=96 * MIB,
-    on_disk_bytes=0, unaccounted_bytes=int(0.9 * GIB), free_bytes=int(32.8 * GIB),
-    other_processes_bytes=64 * GIB - int(10.6 * GIB) - 96 * MIB - int(0.9 * GIB) - int(32.8 * GIB),
+    "Host", "host", "RAM", None, 64 * GIB, weights_bytes=int(9.3 * GIB), compute_bytes=96 * MIB,
+    on_disk_bytes=0, unaccounted_bytes=int(0.9 * GIB), free_bytes=int(34.1 * GIB),
+    other_processes_bytes=64 * GIB - int(9.3 * GIB) - 96 * MIB - int(0.9 * GIB) - int(34.1 * GIB),
 )  # fmt: skip
-HOST = HostReading(64 * GIB, int(32.8 * GIB), 0, (70.0,) * 8)
+HOST = HostReading(64 * GIB, int(34.1 * GIB), 0, (70.0,) * 8)
+LOADING_HOST = HostReading(64 * GIB, int(38.7 * GIB), 0, (30.0,) * 8)
+LOADING = (
+    replace(SPLIT, kv_bytes=None, compute_bytes=None, draft_bytes=None, unaccounted_bytes=120 * MIB,
+            free_bytes=TOTAL - EMPTY_BYTES - int(10.4 * GIB)),
+    replace(IN_RAM, weights_bytes=int(5.7 * GIB), compute_bytes=None, unaccounted_bytes=0,
+            other_processes_bytes=int(19.6 * GIB), free_bytes=int(38.7 * GIB)),
+)  # fmt: skip
+"""12.0 of 19.7 GiB are read. The place for all weights of the card is taken at once."""
 EMPTY_HOST = HostReading(64 * GIB, int(44.4 * GIB), 0, (2.0,) * 8)
-PROCESS = ProcessReading(4711, 812.0, 19, int(12.2 * GIB), int(1.5 * GIB), int(10.7 * GIB), 40 * MIB, 12, 0)
+PROCESS = ProcessReading(4711, 812.0, 19, int(10.9 * GIB), int(1.5 * GIB), int(9.4 * GIB), 40 * MIB, 12, 0)
 OFFLOADED = Offload(
     layers_on_gpu=41, layers_total=41, expert_layers_on_cpu=22, expert_layers_total=40, threads_busy=7.6,
     threads_asked=8, major_faults_per_second=0.0, read_bytes_per_second=0.0, pinned_bytes=512 * MIB,
@@ -51,11 +72,12 @@ OFFLOADED = Offload(
     bottleneck="CPU experts", bottleneck_reason="GPU 54%, threads 7.6 of 8",
 )  # fmt: skip
 AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, bottleneck_reason="the server waits for a request")
-SLOT = SlotReading(0, "answering", 17, 43_100, 131_072, 43_000, 43_000, 41_200, 100, 70.2, seconds=3.7)
+SLOT = SlotReading(0, "answering", 17, 44_582, 131_072, 44_400, 44_400, 43_512, 182, 70.2, seconds=3.7)
+"""It goes on where the newest finished request ended: IDLE_SLOT."""
 IDLE_SLOT = SlotReading(0, "idle", None, 43_512, 131_072)
 ANSWERING = Throughput(
-    "answering", 70.2, 80.1, 54.5, 18.9, 812.0, ttft_seconds=2.2, draft_acceptance=113 / 115,
-    mean_accepted_length=2.97, accepted_per_position=(0.99, 0.97), context_used_tokens=43_100,
+    "answering", 70.2, 75.0, 68.0, 38.9, 812.0, ttft_seconds=2.2, draft_acceptance=339 / 346,
+    mean_accepted_length=2.96, accepted_per_position=(0.99, 0.97), context_used_tokens=44_582,
     context_size_tokens=131_072, busy_slots=1, slots=1,
 )  # fmt: skip
 IDLE = replace(ANSWERING, state="idle", tg_tokens_per_second=None, busy_slots=0)
@@ -67,39 +89,40 @@ READING_SLOT = SlotReading(
     0, "prefill", 18, 41_200, 131_072, 66_300, 41_200, 0, 0, None, 548.0, 0.62, 46.0, 75.2
 )  # fmt: skip
 REQUESTS: tuple[Request, ...] = (
-    Request(3, "2026-11-21T13:02:11.000Z", 0, 15, 43_000, 41_200, 512, 2.2, 812.0, 70.2, 2.2, 7.3, 9.5, 115, 113, 2.97,
+    Request(3, "2026-11-21T13:02:11.000Z", 0, 15, 43_000, 41_200, 512, 2.2, 812.0, 70.2, 2.2, 7.3, 9.5, 346, 339, 2.96,
             (0.99, 0.97), "stop"),
-    Request(2, "2026-11-21T13:01:22.000Z", 0, 12, 36_500, 0, 96, 45.0, 812.4, 68.8, 45.0, 1.4, 46.4, 80, 78, 2.91,
-            (0.98, 0.95), "stop", NO_CHECKPOINT),
-    Request(1, "2026-11-21T13:01:02.000Z", 0, 7, 12_300, 12_000, 1100, 0.4, 790.0, 61.7, 0.4, 17.8, 18.2, 400, 352,
-            2.6, (0.9, 0.86), "length"),
+    Request(2, "2026-11-21T13:01:22.000Z", 0, 12, 41_104, 0, 96, 45.0, 913.4, 68.8, 45.0, 1.4, 46.4, 66, 63, 2.91,
+            (0.97, 0.94), "stop", NO_CHECKPOINT),
+    Request(1, "2026-11-21T13:01:02.000Z", 0, 7, 12_300, 12_000, 1100, 0.4, 790.0, 61.7, 0.4, 17.8, 18.2, 836, 682,
+            2.63, (0.87, 0.76), "length"),
 )  # fmt: skip
 REQUESTS = tuple(replace(r, queue_seconds=0.0, slot_ttft_seconds=r.ttft_seconds) for r in REQUESTS)
-BYTES_PER_TOKEN = SPLIT.kv_bytes / 131_072 if SPLIT.kv_bytes else 0.0
 NOTHING = Throughput("down")
 
 
 def snapshot(status: ServerStatus, at: float = 1000.0, **more: Any) -> Snapshot:
     """The box while ``status`` is so; anything else may be given."""
     up, works = status.state in ("ready", "answering"), status.state == "answering"
-    why = "the model is being loaded" if status.state == "loading" else "nothing runs"
+    loads = status.state == "loading"
+    why = "the model is being loaded" if loads else "nothing runs"
     values: dict[str, Any] = {
-        "driver": ONE_CARD if works else RESTING,
-        "host": HOST if up else EMPTY_HOST,
+        "driver": ONE_CARD if works else LOADING_CARD if loads else RESTING if up else EMPTY_CARD,
+        "host": HOST if up else LOADING_HOST if loads else EMPTY_HOST,
         "process": PROCESS if up else None,
-        "memory": (SPLIT, IN_RAM) if up else (empty_card(),),
+        "memory": (SPLIT, IN_RAM) if up else LOADING if loads else (empty_card(),),
         "offload": OFFLOADED if works else AT_REST if up else Offload(bottleneck_reason=why),
         "throughput": ANSWERING if works else IDLE if up else _through(status.state),
         "slots": ((SLOT if works else IDLE_SLOT),) if up else (),
         "requests": REQUESTS if up else (),
-        "totals": Totals(3, 44_900, 53_200, 1708, 595, 543) if up else Totals(),
-        "kv_bytes_per_token": BYTES_PER_TOKEN if up else None,
-    }
-    values |= more
+        "totals": total(REQUESTS) if up else Totals(),
+    } | more
+    kv = sum(device.kv_bytes or 0 for device in values["memory"])
+    size = sum(slot.context_size_tokens or 0 for slot in values["slots"])
+    values.setdefault("kv_bytes_per_token", kv / size if kv and size else None)
     if slots := values["slots"]:  # the fullest slot, as the product has it
         used = max(slot.context_used_tokens or 0 for slot in slots)
         values["throughput"] = replace(values["throughput"], context_used_tokens=used)
-    return Snapshot(at=at, time="2026-11-21T13:02:30.000Z", server=status, **values)
+    return Snapshot(at=at, time=TIME, server=status, **values)
 
 
 def _through(state: str) -> Throughput:
@@ -108,50 +131,65 @@ def _through(state: str) -> Throughput:
 
 def empty_card() -> DeviceMemory:
     """The card while the server does not run."""
-    used = 420 * MIB
+    used = EMPTY_BYTES
     return DeviceMemory(
         "GPU 0", "gpu", CARD.name, 0, TOTAL, other_processes=(("Xorg", 300 * MIB),),
         other_processes_bytes=300 * MIB, unaccounted_bytes=120 * MIB, free_bytes=TOTAL - used,
     )  # fmt: skip
 
 
-def past(end: float = 1000.0, seconds: float = 280.0) -> list[tuple[float, float | None]]:
-    """Speeds of the minutes before ``end``: requests with pauses between them."""
-    speeds: list[tuple[float, float | None]] = []
-    for step in range(int(seconds)):
-        at = end - seconds + step
-        phase = step % 70
-        speed = 52 + 24 * ((step // 70) % 2) + (step * 7919 % 9) - 4 if 8 <= phase < 60 else None
-        speeds.append((at, speed))
-    return speeds
+def total(requests: tuple[Request, ...]) -> Totals:
+    """The server's counters after these."""
+    names = ("read_tokens", "cached_tokens", "generated_tokens", "draft_tokens", "draft_tokens_accepted")
+    read, cached, out, drafted, accepted = (sum(getattr(r, name) or 0 for r in requests) for name in names)
+    return Totals(len(requests), read, cached, out, drafted, accepted)
 
 
-def filled(status: ServerStatus, end: float = 1000.0, usual: float = 54.5) -> History:
-    """The history after these minutes, around the ``usual`` speed."""
-    history = History()
-    base = snapshot(status)
-    for at, speed in past(end):
-        speed = speed and speed * usual / 54.5
-        state = "answering" if speed else "prefill" if int(at) % 70 < 12 else "idle"
-        history.push(replace(base, at=at, throughput=replace(ANSWERING, state=state, tg_tokens_per_second=speed)))
+def filled(
+    status: ServerStatus, end: float = 1000.0, requests: tuple[Request, ...] = REQUESTS,
+    running: tuple[SlotReading, ...] = (), silent: float = 0.0, seconds: int = 300,
+) -> History:  # fmt: skip
+    """The minutes before ``end``: what these requests read and wrote, and what runs, silent for so many seconds."""
+    zero = datetime.fromisoformat(TIME).timestamp() - end
+    stretches = [
+        (datetime.fromisoformat(r.at).timestamp() - zero, r.prompt_seconds, r.duration_seconds, r.tg_tokens_per_second)
+        for r in requests
+    ]
+    for slot in running:
+        reading = slot.seconds or 0.0
+        if slot.state == "answering":
+            reading -= silent + (slot.generated_tokens or 0) / (slot.tg_tokens_per_second or 70.2)
+        stretches.append((end - (slot.seconds or 0.0), reading, slot.seconds, slot.tg_tokens_per_second or 70.2))
+    history, base = History(), snapshot(status)
+    for at in range(int(end) - seconds, int(end - silent)):
+        state, speed = "idle", 0.0
+        for since, reads, takes, tg in stretches:
+            if since <= at < since + (takes or 0):
+                reads_now = at < since + (reads or 0)
+                state, speed = ("prefill", speed) if reads_now and not speed else ("answering", speed + (tg or 0))
+        shown = replace(ANSWERING, state=state, tg_tokens_per_second=speed or None)
+        history.push(replace(base, at=float(at), throughput=shown))
     return history
 
 
 def session(count: int = 40) -> tuple[Request, ...]:
     """The requests of a coding agent, newest first: its context grows, and most of it comes from the cache."""
     requests = list(REQUESTS)
-    when, prompt = datetime(2026, 11, 21, 13, 0, 31, tzinfo=UTC), 11_900
+    when, prompt = datetime(2026, 11, 21, 13, 0, 31, tzinfo=UTC), 12_200
     for at in range(count - len(REQUESTS)):
         new, out = 180 + (at * 7919) % 900, 40 + (at * 104_729) % 900
         prompt = prompt - new if prompt > 2 * new else 14_000 + at
-        tg, drafted = 58.0 + (at * 31) % 17, out * 2 // 3
-        accepted = drafted * (84 + (at * 13) % 15) // 100
+        tg, acceptance = 58.0 + (at * 31) % 17, (84 + (at * 13) % 15) / 100
+        steps = math.ceil(out / (1 + 2 * acceptance))
+        missed = 3 * steps - out
+        first, second = 1 - missed * 2 // 5 / steps, 1 - (missed - missed * 2 // 5) / steps
         reading, writing = new / 805, out / tg
         when -= timedelta(seconds=round(reading + writing) + 2)
         requests.append(
             Request(
-                -at, f"{when:%Y-%m-%dT%H:%M:%S}.000Z", 0, 7 - at, prompt, prompt - new, out, round(reading + 0.08, 2),
-                800.0 + at % 9, tg, reading, writing, reading + writing, drafted, accepted, 2.4, (0.95, 0.85),
+                -at, f"{when:%Y-%m-%dT%H:%M:%S}.000Z", 0, 5 - at, prompt, prompt - new, out, round(reading + 0.08, 2),
+                800.0 + at % 9, tg, reading, writing, reading + writing, 2 * steps, out - steps, out / steps,
+                (first, second),
                 "cancelled" if at == 5 else "stop", None, 0.0, round(reading + 0.08, 2),
             )
         )  # fmt: skip

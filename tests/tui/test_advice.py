@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -22,10 +23,10 @@ from gpubox.tui.dashboard.operation_line import advice_phrases
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
 from tests.tui.conftest import SIZE, act, app_of, on_dashboard, on_screen, opened, pictured, shows, text, until
-from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
+from tests.tui.fake import BUSY, READY, STOPPED, FakeServices, model_log
 from tests.tui.fake_workshop import write_mine
-from tests.tui.scenes import LISTED, NOW
-from tests.tui.snapshots import filled
+from tests.tui.scenes import LISTED, NOW, SESSION
+from tests.tui.snapshots import CARD, IN_RAM, MIB, ONE_CARD, SLOT, SPLIT, filled
 from tests.tui.test_trial import VERDICT, TrialServices
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
@@ -36,10 +37,10 @@ PAGING = Advice(
     "The CPU waits for weights that are read from the disk while it computes; load-mode none (no mmap) loads them "
     "into RAM once.",
     (
-        "load-mode auto; ~10.6 GiB of weights in RAM",
+        "load-mode auto; ~9.3 GiB of weights in RAM",
         "1.2 GiB of them are on the disk now",
         "118 major faults/s while it works (median of 40 readings)",
-        "~10.6 GiB of RAM are taken at the start instead; 31.0 GiB can be freed",
+        "~9.3 GiB of RAM are taken at the start instead; 31.0 GiB can be freed",
     ),
     {"load-mode": "none"},
     {"load-mode": None},
@@ -48,13 +49,13 @@ PAGING = Advice(
 CONTEXT = Advice(
     "context",
     "context",
-    "The largest of 312 requests used 21,300 of 131,072 tokens; ctx-size 43008 frees ~1.6 GiB on CUDA0: room for the "
-    "experts of 3 more layers.",
+    "The largest of 312 requests used 43,512 of 131,072 tokens; ctx-size 90112 frees ~608 MiB on CUDA0: room for the "
+    "experts of 1 more layer.",
     (
         "requests of the history of 12 days, and the server's log",
-        "43,008 tokens hold at least 2 times the largest request",
+        "90,112 tokens hold at least 2 times the largest request",
     ),
-    {"ctx-size": 43008, "n-cpu-moe": 19},
+    {"ctx-size": 90112, "n-cpu-moe": 21},
     {"ctx-size": 131072, "n-cpu-moe": 22},
     PROFILE,
 )
@@ -63,9 +64,23 @@ OTHERS = Advice(
     "VRAM",
     "Other programs hold 1.2 GiB of VRAM on CUDA0, room for the experts of ~2 layers, while a part of the model is on "
     "the CPU.",
-    ("CUDA0: firefox 900 MiB, Xorg 300 MiB", "~495 MiB for the experts of one layer"),
+    ("CUDA0: firefox 900 MiB, Xorg 300 MiB", "~433 MiB for the experts of one layer"),
 )
 JUDGED = AdviceList(PROFILE, (PAGING, OTHERS, CONTEXT))
+FIREFOX = 900 * MIB
+CROWDED: dict[str, Any] = LISTED | {
+    "driver": replace(ONE_CARD, gpus=(replace(CARD, vram_used_bytes=(CARD.vram_used_bytes or 0) + FIREFOX),)),
+    "memory": (
+        replace(
+            SPLIT,
+            other_processes=(("firefox", FIREFOX), *SPLIT.other_processes),
+            other_processes_bytes=(SPLIT.other_processes_bytes or 0) + FIREFOX,
+            free_bytes=(SPLIT.free_bytes or 0) - FIREFOX,
+        ),
+        IN_RAM,
+    ),
+}
+"""The box of which OTHERS and CONTEXT are true."""
 
 
 def services(judged: AdviceList | None = JUDGED) -> FakeServices:
@@ -199,14 +214,14 @@ def test_hostile_text_is_drawn_as_text() -> None:
 
 
 async def _line(pilot: Pilot[bool]) -> None:
-    await shows(pilot, "→ paging", "the menu (x)")
+    await shows(pilot, "→ VRAM", "the menu (x)")
 
 
 async def _list(pilot: Pilot[bool]) -> None:
     await act(pilot, "advice")
     await until(pilot, lambda: isinstance(pilot.app.screen, AdviceScreen))
-    await pilot.press("j", "j")
-    await shows(pilot, "+ n-cpu-moe = 19")
+    await pilot.press("j")
+    await shows(pilot, "+ n-cpu-moe = 21")
 
 
 SCENES: dict[str, Callable[[Pilot[bool]], Awaitable[None]]] = {"line": _line, "list": _list}
@@ -216,8 +231,10 @@ SCENES: dict[str, Callable[[Pilot[bool]], Awaitable[None]]] = {"line": _line, "l
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, scene: str) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
-    app = GpuboxApp(services())
-    app.bridge.poller.history = filled(BUSY, NOW)
+    fake = services(AdviceList(PROFILE, (OTHERS, CONTEXT)))
+    fake.extra_readings, fake.lines = CROWDED, model_log(SESSION[:5], SLOT)
+    app = GpuboxApp(fake)
+    app.bridge.poller.history = filled(BUSY, NOW, SESSION, (SLOT,))
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
         await SCENES[scene](pilot)

@@ -230,7 +230,7 @@ async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Pa
         planned = services.bench.planned
         services.bench.planned = replace(planned, seconds=None, tokens=3270.0)
         await pilot.press("b")
-        await shows(pilot, "It takes about a minute at 54.5 tok/s")
+        await shows(pilot, "It takes about a minute at 68.0 tok/s")
 
 
 async def test_the_form_shows_the_equivalent_command(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

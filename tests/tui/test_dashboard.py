@@ -139,7 +139,7 @@ async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
     fake.status = BUSY
     async with on_dashboard(fake) as pilot:
         await choose(pilot, "mine")
-        await until(pilot, lambda: "Slot 0 is answering (512 tokens so far)" in text(pilot))
+        await until(pilot, lambda: "Slot 0 is answering (182 tokens so far)" in text(pilot))
         await pilot.press("c")
         await until(pilot, lambda: pilot.app.screen is pilot.app.dashboard)  # type: ignore[attr-defined]
         assert not fake.asked

@@ -133,7 +133,7 @@ async def test_a_slowdown_is_one_line_and_opens(fake: FakeServices, past: FakeHi
     async with on_dashboard(fake) as pilot:
         await shows(pilot, "↓ tg 15% slower", "since Wed 18 Nov 13:02")
         await act(pilot, "slower_since")
-        await shows(pilot, "66.2 -> 56.3 tok/s", "99% interval 12% to 18%", "engine b11434 -> b11500")
+        await shows(pilot, "80.0 -> 68.0 tok/s", "99% interval 12% to 18%", "engine b11434 -> b11500")
 
 
 async def test_no_slowdown_is_a_sentence(fake: FakeServices) -> None:
@@ -222,7 +222,7 @@ def test_tg_and_pp_that_fell_together_are_one_line() -> None:
     tg = month().found_slowdowns[0]
     pp = replace(tg, rate="pp", since=tg.since + 3600, before=800.0, after=700.0)
     line = "".join(part for part, _ in slower_line([pp, tg], tg.profile, 200))
-    assert line.startswith("↓ tg 15%, pp 12% slower   since Wed 18 Nov 13:02   66.2 → 56.3 tok/s")
+    assert line.startswith("↓ tg 15%, pp 12% slower   since Wed 18 Nov 13:02   80.0 → 68.0 tok/s")
     later = replace(pp, since=tg.since + 5 * DAY)
     assert "".join(part for part, _ in slower_line([tg, later], tg.profile, 200)).startswith("↓ pp 12% slower")
     assert slower_line([tg], "another", 200) == ()

@@ -74,7 +74,7 @@ async def test_enter_shows_all_fields(fake: FakeServices) -> None:
         await pilot.press("h")
         await until(pilot, lambda: "↻" in text(pilot))
         await pilot.press("j", "enter")
-        words = ("reread              no checkpoint", "generated           96 tokens", "97.5% (78 of 80)")
+        words = ("reread              no checkpoint", "generated           96 tokens", "95.5% (63 of 66)")
         await shows(pilot, "Request 2", *words)
         await pilot.press("escape")
         await until(pilot, lambda: len(pilot.app.screen_stack) == 1)

@@ -108,7 +108,10 @@ def test_a_server_that_is_gone_has_crashed_and_the_log_says_why(
 
     assert view.running is None
     assert view.crashed
-    assert view.message == "a died: out of VRAM while running."
+    assert (
+        view.message
+        == "a died: out of VRAM while running. Try a higher n-cpu-moe, a smaller ctx-size or cache-type-k/v q8_0."
+    )
 
 
 def test_looking_changes_nothing(paths: Paths, save: Callable[..., Path]) -> None:

@@ -77,8 +77,9 @@ def test_idle_and_unobserved_are_not_the_same_and_neither_is_drawn_as_a_value() 
     foot = texts(lines)[2][graph.AXIS_CELLS :]
     # The two newest minutes may still be written: they are no gap.
     assert foot.startswith("██████████          ········") and foot[29] == "█"
-    assert "· not observed" in legend(view, 60)
-    assert "not observed" not in legend(stored(HOUR_ZOOM, 30, dict.fromkeys(range(30))), 60)
+    assert legend(lines, 60) == "· not observed"
+    observed = stored_lines(stored(HOUR_ZOOM, 30, dict.fromkeys(range(30))), 30 + graph.AXIS_CELLS, 5)
+    assert not legend(observed, 60)
 
 
 def test_nothing_at_all_is_a_sentence() -> None:

@@ -96,11 +96,11 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             return Content.assemble(("! ", "$warning"), refusal)
         from gpubox.views.profile import profile_facts
 
-        model, needs = model_state(entry, self.model_bytes), dict(profile_facts(entry.profile)).get("needs")
+        model, needs = model_state(entry, self.model_bytes), dict(profile_facts(entry.profile)).get("made for")
         parts = [
             sanitize_line(entry.profile.summary),
             model and f"model {model}",
-            needs and f"needs {sanitize_line(needs)}",
+            needs and f"made for {sanitize_line(needs)}",
         ]
         return Content("   ").join([Content(part) for part in parts if part])
 

@@ -38,13 +38,13 @@ EVENT_STYLES = {
 }  # fmt: skip
 UNOBSERVED_GLYPH = "·"
 """Drawn in columns of the time in which nothing was observed: unknown, not 0."""
-LEGEND = {"▲": "start, switch", "✗": "crash", "◆": "other engine", UNOBSERVED_GLYPH: "not observed",
-          "◇": "other driver", "▽": "stop"}  # fmt: skip
+LEGEND = {"▲": "start, switch", "✗": "crash", "◆": "other engine", PREFILL_GLYPH: "reading a prompt",
+          UNOBSERVED_GLYPH: "not observed", "◇": "other driver", "▽": "stop"}  # fmt: skip
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""
 LABEL_GAP = 3
-"""Free cells between an event and a label that belongs to the glyph at its right."""
+"""Free cells between an event and the label of the next one."""
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 PP_FROM_ROWS = 9
 """With so many rows the graph of pp stands below that of tg."""
@@ -151,7 +151,10 @@ def tick_labels(width: int, ticks: Mapping[int, str]) -> StyledLine:
 
 
 def place_events(width: int, duration: str, events: Mapping[int, tuple[str, str]]) -> dict[int, PlacedText]:
-    """Where the glyph and label of each event stand, by event column. Newer events choose first; none overlap."""
+    """Where the label of each event and its glyph stand, by event column. Newer events choose first; none overlap.
+
+    A label stands before its glyph: there is room for the newest one, which is at the right edge.
+    """
     occupied = [False] * width
     for start, text in [*_range_labels(width, duration, sorted(events)), *((column, " ") for column in events)]:
         occupied[start : start + len(text)] = [True] * len(text)
@@ -159,14 +162,10 @@ def place_events(width: int, duration: str, events: Mapping[int, tuple[str, str]
     for column, (kind, label) in sorted(events.items(), reverse=True):
         glyph = EVENT_STYLES[kind][0]
         label = sanitize_to_width(label or kind, max(2 * MIN_LABEL_CELLS, width // 2))
-        right, left = _room_right(occupied, column), _room_left(occupied, column)
-        at_right = cell_len(label) <= right or (cell_len(label) > left and right >= left)
-        if (room := right if at_right else left) >= min(MIN_LABEL_CELLS, cell_len(label)):
-            label = sanitize_to_width(label, room)
-            text = f"{glyph} {label}" if at_right else f"{label} {glyph}"
-        else:
-            text = glyph
-        start = column if at_right else column - cell_len(text) + 1
+        room = _room_left(occupied, column)
+        has_room = room >= min(MIN_LABEL_CELLS, cell_len(label))
+        text = f"{sanitize_to_width(label, room)} {glyph}" if has_room else glyph
+        start = column - cell_len(text) + 1
         occupied[start : start + cell_len(text)] = [True] * cell_len(text)
         placed[column] = (start, text)
     return placed
@@ -183,12 +182,6 @@ def _range_labels(width: int, duration: str, columns: Sequence[int]) -> list[Pla
     if last < width - len(NOW) - 1 and len(start) <= width - len(NOW):
         labels.append((width - len(NOW), NOW))
     return labels
-
-
-def _room_right(occupied: Sequence[bool], column: int) -> int:
-    """Cells for a label at the right of its glyph, with a space before it and one after it."""
-    end = next((at for at in range(column + 1, len(occupied)) if occupied[at]), len(occupied))
-    return end - column - 2 - (end < len(occupied))
 
 
 def _room_left(occupied: Sequence[bool], column: int) -> int:
@@ -289,12 +282,10 @@ def stored_lines(stored: StoredGraph, width: int, height: int) -> list[StyledLin
     return lines
 
 
-def legend(stored: StoredGraph, width: int) -> str:
-    """What the marks mean that it has, as far as there is room."""
-    glyphs = {EVENT_STYLES[mark.kind][0] for mark in stored.marks if mark.kind in RANK}
-    if gap_columns(stored, bucket_columns(stored, stored.span.count)):
-        glyphs.add(UNOBSERVED_GLYPH)
-    parts = [styled_line(f"{glyph} {words}") for glyph, words in LEGEND.items() if glyph in glyphs]
+def legend(lines: Sequence[StyledLine], width: int) -> str:
+    """What the marks mean that are drawn in ``lines``, as far as there is room."""
+    drawn = "".join(text for line in lines for text, _ in line)
+    parts = [styled_line(f"{glyph} {words}") for glyph, words in LEGEND.items() if glyph in drawn]
     line = fit_by_priority([(-at, part) for at, part in enumerate(parts)], width, "  ")
     return "".join(text for text, _ in line)
 

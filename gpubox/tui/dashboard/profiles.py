@@ -22,6 +22,7 @@ from gpubox.tui.messages import ProfileEntry, entry_state, filter_entries, is_ne
 from gpubox.tui.styled_lines import QUIET, StyledLine, marked, shorten, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
+from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.views.marks import PROFILES
 
 NAME_CELLS, WIDE_NAME_CELLS = 22, 28
@@ -30,10 +31,12 @@ MODEL_MISSING = "model missing: "
 """EngineCompatibility's text begins so if the model file is missing."""
 
 
-def entry_row(entry: ProfileEntry, state: str, step: str, width: int, *, compared: bool = False) -> StyledLine:
+def entry_row(
+    entry: ProfileEntry, state: str, step: str, width: int, *, server: str = "", compared: bool = False
+) -> StyledLine:
     """One row, ``width`` cells wide; ``step`` is the label of the operation's current step, if it is about this row.
 
-    ``compared``: it is the first of two profiles to compare.
+    ``server``: the state of its server, whose mark it has. ``compared``: it is the first of two profiles to compare.
     """
     name_cells = min(NAME_CELLS if width < 70 else WIDE_NAME_CELLS, max(10, width // 2 - 3))
     name = shorten(sanitize_line(entry.name), name_cells)
@@ -44,7 +47,7 @@ def entry_row(entry: ProfileEntry, state: str, step: str, width: int, *, compare
     if state == "refused" and len(text) > room:  # the sentence, without its details
         text = text.partition(":")[0]
     return styled_line(
-        marked(PROFILES[state]),
+        SERVER_STATES[server][:2] if state == "running" and server in SERVER_STATES else marked(PROFILES[state]),
         ("=", "bold $accent") if compared else " ",
         (name.ljust(name_cells), NAME_STYLES.get(state, "")),
         "  ",
@@ -63,6 +66,7 @@ class ProfileRows(CursorRows[ProfileEntry]):
     KEY = "id"
 
     running: frozenset[str] = frozenset()
+    active = ("", "")
     operations: Mapping[str, str] = {}
     """The profiles that operations are about, and the labels of their steps."""
     marked = ""
@@ -73,7 +77,9 @@ class ProfileRows(CursorRows[ProfileEntry]):
             return styled_line((f"  {shorten(value.name, max(0, width - 2))}", f"{QUIET} dim"))
         step = self.operations.get(value.name)
         state = entry_state(value, self.running, changes=step is not None)
-        return entry_row(value, state, step or "", width, compared=bool(value.profile) and value.name == self.marked)
+        server = self.active[1] if value.name == self.active[0] else ""
+        compared = bool(value.profile) and value.name == self.marked
+        return entry_row(value, state, step or "", width, server=server, compared=compared)
 
     def move_cursor(self, index: int) -> None:
         super().move_cursor(index)
@@ -90,6 +96,8 @@ class ProfilePane(Vertical):
 
     entries: reactive[tuple[ProfileEntry, ...] | None] = reactive(None)
     running: reactive[frozenset[str]] = reactive(frozenset[str]())
+    active: reactive[tuple[str, str]] = reactive(("", ""))
+    """The profile whose server the screen is about, and the state of that (a key of SERVER_STATES)."""
     hides_shipped: reactive[bool] = reactive(False)
     """Whether the settings hide the shipped profiles."""
     looked: reactive[bool] = reactive(False)
@@ -210,8 +218,10 @@ class ProfilePane(Vertical):
             self.post_message(self.EntryHighlighted(self.entry))
 
     def watch_operations(self) -> None:
-        self.rows.operations = self.operations
+        self.rows.operations, self.rows.active = self.operations, self.active
         self.rows.redraw()
+
+    watch_active = watch_operations
 
     def watch_entries(self) -> None:
         self._update_rows()

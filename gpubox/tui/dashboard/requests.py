@@ -317,12 +317,10 @@ def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] 
 
 
 def _end(request: Request, room: int) -> StyledLine:
-    """The stop reason and the cause of a cache miss, or that a kept KV cache was reused; an ordinary stop gives way."""
-    misses = miss_words(sanitize_line(request.cache_miss)) if request.cache_miss else ()
+    """The stop reason, then the cause of a cache miss; a kept KV cache that was reused hides an ordinary stop."""
+    misses = [f"↻ {cause}" for cause in miss_words(sanitize_line(request.cache_miss))] if request.cache_miss else []
     if request.restored_tokens and request.stop_reason in (None, "stop"):
         return styled_line(("kept KV", "$success"))
-    if misses and request.stop_reason in (None, "stop"):
-        return styled_line((_fitting(misses, room), "$warning"))
     style = "$warning" if request.stop_reason in ("context full", "cancelled", "length", "error") else QUIET
     end = styled_line((_fitting([sanitize_line(words) for words in end_words(request)], room), style))
     return join_lines([end, styled_line((_fitting(misses, room - cell_width(end) - len(GAP)), "$warning"))], GAP)

@@ -29,7 +29,7 @@ from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, live_cli
 from gpubox.tui.dashboard.vram import gpu_readings, memory_figures
 from gpubox.tui.messages import ChoiceMade
 from gpubox.tui.remembered import LastSeen
-from gpubox.tui.widgets.header import StatusHeader
+from gpubox.tui.widgets.header import StatusHeader, shown_state
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
@@ -183,12 +183,11 @@ class DashboardScreen(PersistentScreen):
 
     def last_seen(self, at: str) -> LastSeen | None:
         """What is shown now, for the next first frame; None as long as that is old itself."""
-        snapshot, entries = self.throughput.snapshot, self.profiles.rows.values
-        if snapshot is None:
+        if (snapshot := self.throughput.snapshot) is None:
             return None
         server, speeds = snapshot.server, snapshot.throughput
         speed = speeds.tg_tokens_per_second or speeds.tg_median
-        names = tuple(entry.name for entry in entries if entry.profile)
+        names = tuple(entry.name for entry in self.profiles.rows.values if entry.profile)
         state = speeds.state if server.up else server.state
         return LastSeen(at, state, server.profile or "", memory_figures(snapshot), speed, names)
 
@@ -216,6 +215,7 @@ class DashboardScreen(PersistentScreen):
         self._drawn_at = now
         self.header.gpu_readings = gpu_readings(snapshot)  # also while hidden: the other screens show the same
         self.header.activity = snapshot.throughput.state
+        self.profiles.active = snapshot.server.profile or "", shown_state(snapshot.server, snapshot.throughput.state)
         if self._hidden:
             return
         self._undrawn = None

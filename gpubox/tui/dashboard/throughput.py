@@ -45,7 +45,7 @@ NOT_SLOWER = "No profile is slower than before, as far as the history goes back.
 BAR_CELLS = 6
 TOLD_STATES = ("stuck", "lost")
 """Their first line says the first problem."""
-MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS, GRAPH_TITLE_CELLS = 2, 10, 26
+MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS, GRAPH_TITLE_CELLS = 2, 10, 24
 READING = "reading the history"
 CLIENT_CELLS = 16
 NARROW_GRAPH_SECONDS, WIDE_GRAPH_SECONDS, WIDE_GRAPH_COLUMNS = 300.0, 600.0, 90
@@ -122,7 +122,12 @@ class ThroughputPane(SnapshotPane):
 
     def _graph(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
-        self._span = self._legend = ""
+        rows = self._graph_rows(snapshot, width, height)
+        self._legend = graph.legend(rows, width - (GRAPH_TITLE_CELLS if self.compact else 4))
+        return rows
+
+    def _graph_rows(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        self._span = ""
         if height < MIN_GRAPH_ROWS + 1 or width - graph.AXIS_CELLS < MIN_GRAPH_COLUMNS:
             return []
         if self.zoom is None:
@@ -136,7 +141,6 @@ class ThroughputPane(SnapshotPane):
         self._span = self.zoom.name
         rows = self._problem_rows(width)[: height - MIN_GRAPH_ROWS - 1]
         if self.stored and self.stored.zoom is self.zoom:
-            self._legend = graph.legend(self.stored, width - (GRAPH_TITLE_CELLS if self.compact else 4))
             rows += graph.stored_lines(self.stored, width, height - len(rows))
         elif not rows:
             rows = [styled_line((READING, QUIET))]

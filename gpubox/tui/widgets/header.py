@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import RenderResult
 from textual.content import Content
@@ -16,6 +16,9 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.messages import GatewaySummary, ServerOverview
 from gpubox.tui.styled_lines import shorten
 from gpubox.views.marks import STATE_WORDS
+
+if TYPE_CHECKING:
+    from gpubox.server.status import ServerStatus
 
 SERVER_STATES = {
     "ready": ("●", "$success", "answers, and is not known to be busy"),
@@ -44,6 +47,11 @@ NAME_CELLS = (30, 18, 12, 6, 0)
 """Widths of the profile's name, tried in this order on a narrow terminal."""
 SPECIFIC_ACTIVITIES = {"prefill", "sleeping", "stuck", "lost"}
 """Activities that are shown instead of the states ``ready`` and ``answering``."""
+
+
+def shown_state(status: ServerStatus, activity: str) -> str:
+    """A key of SERVER_STATES. ``activity``: Throughput.state."""
+    return activity if status.up and activity in SPECIFIC_ACTIVITIES else status.state
 
 
 class StatusHeader(Widget):
@@ -108,7 +116,7 @@ class StatusHeader(Widget):
         status = self.overview.status
         model = PurePath(status.model_path or "").name
         name = status.profile or (model if self.note else "")
-        state = self.activity if status.up and self.activity in SPECIFIC_ACTIVITIES else status.state
+        state = shown_state(status, self.activity)
         glyph, colour, _ = SERVER_STATES.get(state, ("?", "$warning", ""))
         what_runs: list[Any] = [(glyph, colour)]
         if name and name_cells:
