@@ -110,7 +110,7 @@ def _print_of_server(client: str, profile: Profile, url: str, said: int | None, 
     _print(snippet, model.name, base_url, write, as_json)
     if not as_json:
         changing = "" if profile.port or profile.upstream else " Its port changes at each start: write `port` into it."
-        diagnostics.note(f"  This is the address of {profile.name} alone.{changing} `gpubox serve` has one for all profiles.")
+        diagnostics.note(f"  This is {profile.name}'s own address.{changing} `gpubox serve` has one for all profiles.")
 
 
 def _print(snippet: Snippet, model: str, base_url: str, write: bool, as_json: bool) -> None:
