@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpubox.address import KEY_HINT
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, api_key
-from gpubox.engines.capabilities import display_version
+from gpubox.engines.capabilities import engine_label
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
@@ -74,7 +74,7 @@ async def find_endpoint(paths: Paths, config: Config, *, url: str | None = None)
             base_url=launch.base_url,
             profile_name=launch.profile,
             profile=catalog.profiles.get(launch.profile),
-            build=display_version(launch.engine_version),
+            build=engine_label(launch.engine_path, launch.engine_version),
             model=PurePath(launch.model_path).name if launch.model_path else "",
             launch_id=view.running.launch_id,
             key=api_key(paths),
@@ -112,7 +112,7 @@ async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoin
             code=ExitCode.UNHEALTHY,
         )
     build_info, model_path = props.get("build_info"), props.get("model_path")
-    build = display_version(build_info) if isinstance(build_info, str) else ""
+    build = build_info if isinstance(build_info, str) else ""
     if build.startswith("b0-"):  # built outside of git: the engine's version is more exact
         build = ""
     model = PurePath(model_path).name if isinstance(model_path, str) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -159,6 +160,9 @@ def _run(arguments: list[str], as_json: bool) -> int:
         error.show()
         lacks_profile = isinstance(error, click.MissingParameter) and error.param and error.param.name == "profile"
         hint = "`gpubox ls` lists them." if lacks_profile else ""
+        change, ctx = re.search(r"extra arguments? \(([^\s()=]+)=", error.message), getattr(error, "ctx", None)
+        if change and ctx and "--set" in ctx.command.get_help(ctx):
+            hint = f"A change is written after --set: --set {change[1]}=VALUE"
         if hint:
             diagnostics.note(f"       {hint}")
         if as_json:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from gpubox.engines.find import Engine
 from gpubox.engines.replaced_flags import advice_for
 from gpubox.profiles.argv import FLAGS_WITHOUT_NO
 from gpubox.profiles.profile import FlagValue
@@ -98,9 +99,18 @@ class Capabilities:
         return f"no-{option.long}" if bare in option.negatives else option.long
 
 
-def display_version(version: str) -> str:
-    """``version`` for display, without the build number and commit of a build that does not know them."""
-    return re.sub(r" \(build 0(?:, commit (?:unknown)?)?\)", "", version)
+def engine_label(path: Path | str | None, version: str) -> str:
+    """``llama-server b11434``: the binary's name and the build, or the version if it has no build number."""
+    name = PurePath(path or "").name.split(".")[0]
+    build = re.search(r"\(build ([1-9]\d*)", version)
+    label = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
+    return f"{name} {label}".strip()
+
+
+def engine_words(engine: Engine, version: str) -> str:
+    """``mine (llama-server b11434)``; an engine that is called as its binary is named once."""
+    label = engine_label(engine.path, version)
+    return label if label.split(" ")[0] == engine.name else f"{engine.name} ({label})"
 
 
 def parse_help(text: str, version: str = "") -> Capabilities:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal
 
 SCHEMA = 1
@@ -57,6 +58,11 @@ class FinishedRequest:
     """One sentence."""
     asked: str = ""
     """The model that the request named, if another one answered: an unknown one, or one that did not load."""
+
+    @property
+    def began_at(self) -> str:
+        """When its first byte came: ISO-8601."""
+        return (datetime.fromisoformat(self.at) - timedelta(seconds=self.seconds)).isoformat()
 
     @property
     def read_tokens(self) -> int | None:

@@ -19,7 +19,7 @@ from gpubox.interchange.import_notes import limit_notes
 from gpubox.interchange.profile_draft import ImportedProfile, profile_name
 from gpubox.interchange.script import MAX_INPUT_CHARS
 from gpubox.interchange.yaml_text import mapping_of, omitted_leaves, read_yaml
-from gpubox.models.gguf import GgufFile, check_gguf
+from gpubox.models.gguf import SHARD_NAME, GgufFile, check_gguf
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.profiles.writer import profile_toml
 from gpubox.storage import NotRegularFile, read_bytes, read_json
@@ -174,9 +174,8 @@ def import_gguf(path: Path) -> ImportedProfile:
     model = check_gguf(path)
     if model.architecture == "clip":
         raise UsageError(f"{path} is a projector, not a model.", "Import the model; name this file as its `mmproj`.")
-    return ImportedProfile(
-        Profile(name=profile_name(path.name), model=str(path.absolute()), title=model.name, flags=default_flags(model))
-    )
+    title = SHARD_NAME.sub("", path.name).removesuffix(".gguf")
+    return ImportedProfile(Profile(profile_name(path.name), str(path.absolute()), title, flags=default_flags(model)))
 
 
 def default_flags(model: GgufFile) -> dict[str, FlagValue]:

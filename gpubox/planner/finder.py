@@ -149,7 +149,7 @@ class Finder:
         solution = plan.solutions[0].flags if plan and plan.solutions else {}
         flags = changed_flags(default_flags(gguf), solution)
         free = free_profile_name(profile_name(name), self.paths)
-        profile = Profile(name=free, model=model, title=gguf.name, flags=flags)
+        profile = Profile(name=free, model=model, title=name.removeprefix("hf:"), flags=flags)
         profile = replace(profile, port=self._port(profile))
         return replace(profile, path=save_profile(profile, self.paths))
 

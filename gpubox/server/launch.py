@@ -14,7 +14,7 @@ from gpubox.config import Config, api_key, read_key_file
 from gpubox.engines.capabilities import (
     Capabilities,
     added_flags,
-    display_version,
+    engine_words,
     find_refusals,
     reads_key_variable,
     repeated_flags,
@@ -81,7 +81,7 @@ def preview_launch(profile: Profile, paths: Paths, config: Config, *, ask_engine
             _check_argv(profile, engine, argv)
     except GpuboxError as error:
         refusal = error
-    return LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, refusal)
+    return LaunchPreview((*engine.command, *argv), engine_words(engine, capabilities.version), path, refusal)
 
 
 def prepare_launch(
@@ -105,7 +105,7 @@ def prepare_launch(
     capabilities = read_capabilities(engine, paths)
     if not reads_key_variable(capabilities):
         check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed, key_from_file=True)
-    on_checked(f"engine {engine.name} {display_version(capabilities.version)}".strip())
+    on_checked(f"engine {engine_words(engine, capabilities.version)}")
     profile = expand_paths(profile, paths, config)
     check_flags(profile, capabilities)
     source = profile_model(profile, paths, config)

@@ -88,16 +88,16 @@ def stage_texts(timed: FinishedRequest | LiveRequest | ClientSums) -> tuple[str,
 
 
 def finished_table(finished: Iterable[FinishedRequest]) -> Table:
-    """One row for each request that is over."""
+    """One row for each request that is over, in the order in which they began."""
     header = ("TIME", "CLIENT", "PROFILE", "END", "READ", "REUSED", "OUT", *STAGE_HEADS, "TTFT", "TG", "TOOK", "")
     rows = [
         (
-            units.time_of_day(done.at), done.client, done.profile or units.UNKNOWN, end_words(done),
+            units.time_of_day(done.began_at), done.client, done.profile or units.UNKNOWN, end_words(done),
             units.tokens(done.read_tokens), units.tokens(done.cached_tokens),
             units.tokens(done.generated_tokens), *stage_texts(done), units.duration(done.ttft_seconds),
             units.rate(done.tg_tokens_per_second), units.duration(done.seconds), done.error,
         )
-        for done in finished
+        for done in sorted(finished, key=lambda each: each.began_at)
     ]  # fmt: skip
     return Table(rows, header, empty="No request has finished yet.")
 
@@ -189,8 +189,7 @@ def _request_text(event: FinishedRequest) -> str:
     tokens = ""
     if event.prompt_tokens is not None:
         cached = event.cached_tokens or 0
-        read = event.prompt_tokens - cached
-        tokens = f"{read:,} read, {cached:,} reused, {units.tokens(event.generated_tokens)} out"
+        tokens = f"{event.prompt_tokens - cached:,} read, {cached:,} reused, {units.tokens(event.generated_tokens)} out"
     ttft = f"TTFT {units.duration(event.ttft_seconds)}" if event.ttft_seconds is not None else ""
     speed = f"tg {event.tg_tokens_per_second:.1f} tok/s" if event.tg_tokens_per_second else ""
     waits = (("queue", event.queue_seconds), ("switch", event.swap_seconds))

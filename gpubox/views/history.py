@@ -17,7 +17,7 @@ NOTHING_KNOWN = "Nothing is known of this time. The history begins with the firs
 
 def usage_table(sums: Sequence[UsageSum], by: str, price: float | None) -> Table:
     """A row for each profile or day; ``price`` of a kWh adds its cost."""
-    header = (by.upper(), "REQS", "ERR", "READ", "REUSED", "OUT", "REUSE", "UP", "TG", "PP", "TTFT", "J/TOK", "KWH")
+    header = (by.upper(), "REQS", "ERR", "READ", "REUSED", "OUT", "REUSE", "UPTIME", "TG", "PP", "TTFT", "J/TOK", "KWH")
     rows = [_usage_row(usage, price) for usage in sums]
     return Table(rows, (*header, "COST") if price else header, empty=NOTHING_KNOWN)
 

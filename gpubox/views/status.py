@@ -61,13 +61,14 @@ def status_head(snapshot: Snapshot) -> str:
 
 def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """A label and a text for everything that is known of what runs."""
-    from gpubox.engines.capabilities import display_version
+    from gpubox.engines.capabilities import engine_label
 
     status, other = snapshot.server, snapshot.other_server
+    engine = engine_label(status.engine_path, status.engine_version or "")
     lines = (
         ("address", "  ".join(filter(None, (status.base_url, status.exposed)))),
         ("model", status.model_path),
-        ("engine", " ".join(filter(None, (status.engine_path, display_version(status.engine_version or ""))))),
+        ("engine", "  ".join(filter(None, (engine, status.engine_path)))),
         ("pid", status.pid and f"{status.pid}{_since(snapshot)}"),
         ("slots", _slots(snapshot.throughput)),
         ("speed", _speed(snapshot.throughput)),

@@ -137,7 +137,7 @@ def test_without_a_gateway_the_settings_name_the_server_itself(
         "baseURL": "http://box:9000/v1"
     }
     code, out, err = gpubox(capfd, "connect", "opencode", "--model", "a", "--url", "http://here:1/v1/")
-    assert code == 0 and '"http://here:1/v1"' in out and "a itself" in err and "YOUR-KEY" not in out
+    assert code == 0 and '"http://here:1/v1"' in out and "a's own address" in err and "YOUR-KEY" not in out
     assert "YOUR-KEY" in gpubox(capfd, "connect", "curl", "--model", "open", "--url", "http://here:1")[1]
     assert gpubox(capfd, "connect", "curl", "--url", "http://here:1")[0] == ExitCode.USAGE
 
@@ -151,7 +151,7 @@ def test_without_a_gateway_the_settings_name_the_server_that_runs(
 
     for words in ((), ("--model", "b")):
         code, out, err = gpubox(capfd, "connect", "opencode", *words)
-        assert code == 0 and '"http://127.0.0.1:41999/v1"' in out and "b itself" in err
+        assert code == 0 and '"http://127.0.0.1:41999/v1"' in out and "b's own address" in err
     assert gpubox(capfd, "connect", "opencode", "--model", "a")[0] == ExitCode.NOT_RUNNING
 
 

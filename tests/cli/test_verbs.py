@@ -225,6 +225,7 @@ def test_an_error_of_a_verb_with_json_is_one_json_object(
     ("words", "hint"),
     [
         (("start",), "`gpubox ls` lists them."),
+        (("edit", "small", "ctx-size=9"), "A change is written after --set: --set ctx-size=VALUE"),
         (("chat", "hello", "you"), "Write: gpubox chat -p 'hello you'"),
         (("chat", "shwo", "x"), "Did you mean 'show'?"),
         (("status", "--explain", "slowd by"), "Did you mean: slowed by?"),
@@ -334,7 +335,7 @@ def test_show(gpubox: Box, fake_engine: Path, paths: Paths, tmp_path: Path) -> N
         " --log-verbosity 4 --log-colors off --metrics --slots --jinja"
         f" --slot-save-path {paths.kept_kv} --alias small\n"
         "\n"
-        "✓ fake 0.6.0-dev (build 11434, commit abc) accepts every flag\n"
+        "✓ fake (llama-server b11434) accepts every flag\n"
         "! model missing: /m/small.gguf\n"
         "  file     TMP/shipped/small.toml\n"
     )

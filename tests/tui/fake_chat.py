@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from difflib import unified_diff
 from pathlib import Path
 
 from gpubox.agent import events as e
@@ -31,8 +32,18 @@ OUTPUT = ToolOutput(
     "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, isolation="bubblewrap",
 )  # fmt: skip
 WRITE = ToolCall("call-2", "write_file", {"path": "src/durations.py", "content": "..."})
-DIFF = "--- a/src/durations.py\n+++ b/src/durations.py\n@@ -1,4 +1,9 @@\n import re\n\n-def parse(text):\n" + "".join(
-    f"+line {number} of what is written\n" for number in range(60)
+BEFORE = "import re\n\ndef parse(text):\n    return int(text[:-1]) * 3600\n"
+AFTER = BEFORE.replace("(text)", "(text: str) -> int", 1) + "".join(
+    ["\n", *(f'assert parse("{hours}h") == {hours * 3600}\n' for hours in range(1, 59))]
+)
+DIFF = "".join(
+    unified_diff(
+        BEFORE.splitlines(keepends=True), AFTER.splitlines(keepends=True), "a/src/durations.py", "b/src/durations.py"
+    )
+)
+READ = ToolCall("call-3", "read_file", {"path": "samples/durations.txt"})
+SAMPLES = ToolOutput(
+    "".join(f"{line}: job {line} took {line % 9}h{line % 60}m\n" for line in range(1, 501)), seconds=0.002
 )
 ROUND_1 = e.RoundTiming(
     wall_seconds=7.3, queue_seconds=0.1, prefill_new_seconds=0.7, thinking_seconds=5.9, answer_seconds=0.5,
@@ -103,6 +114,20 @@ def coding_turn() -> list[Step]:
         *words(ANSWER),
         e.RoundFinished(2, ROUND_2, "stop"),
         e.TurnFinished(TOTALS, "answered", ANSWER),
+    ]
+
+
+def reading_turn() -> list[Step]:
+    """A turn that has read a file of 6.6k tokens, and whose second prompt is being read."""
+    return [
+        *opening(),
+        e.ReasoningDelta("thought " * 412),
+        e.TextDelta("I read the samples first."),
+        e.ToolRequested(READ),
+        e.ToolFinished(READ, SAMPLES),
+        e.RoundFinished(1, ROUND_1, "tool_calls"),
+        e.RoundStarted(2, 5),
+        e.PrefillProgress(4_712, 7_600, 1_014),
     ]
 
 

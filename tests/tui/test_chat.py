@@ -207,7 +207,7 @@ async def test_a_write_needs_approval(key: str, allowed: bool, approvals: str) -
         await say(pilot, "write it")
         await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "tab, then y or n")
         await pilot.press("enter", *["pagedown"] * 9)
-        await shows(pilot, "+line 59 of what is written")
+        await shows(pilot, '+assert parse("58h") == 208800')
         await pilot.press("tab", "escape", "tab")
         await shows(pilot, "y yes   n no   a yes to all")
         assert not answers

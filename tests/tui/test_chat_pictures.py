@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -13,8 +14,9 @@ from gpubox.agent.chat_log import ChatSettings
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import SIZES, pictured, shows, until
-from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, Step, coding_turn, opening
+from tests.tui.fake import BUSY, STOPPED
+from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, Step, coding_turn, opening, reading_turn
+from tests.tui.snapshots import PREFILL, READING_SLOT
 
 
 async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
@@ -27,7 +29,7 @@ def script(state: str) -> list[Step]:
     scripts: dict[str, list[Step]] = {
         "finished": coding_turn(),
         "streaming": [*coding_turn()[:-30], e.GenerationStats(310, 70.4, 200, 196), gate],
-        "prefill": [*opening()[:2], e.PrefillProgress(41_200, 66_300, 20_000), gate],
+        "prefill": [*reading_turn(), gate],
         "approval": [
             *opening(),
             e.TextDelta("I write it."),
@@ -47,7 +49,7 @@ SHOWN = {
     "approval": ("tab, then y or n",),
     "no_server": ("No model runs",),
 }
-SECONDS = {"prefill": 26.1}
+SECONDS = {"prefill": 14.0}
 """Of a running turn, as its tokens need at the speed of the other scenes."""
 
 
@@ -62,6 +64,11 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     services = ChatServices(chats)
     if state == "no_server":
         services.status, services.last = STOPPED, "qwen36-mtp-16gb"
+    if state in ("streaming", "prefill"):  # the header says what the server does
+        services.status = BUSY
+    if state == "prefill":
+        slot = replace(READING_SLOT, prompt_tokens=7_600, prompt_done_tokens=4_712, cached_tokens=1_014)
+        services.extra_readings = {"throughput": PREFILL, "slots": (replace(slot, context_used_tokens=4_712),)}
 
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
@@ -69,7 +76,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
         await until(pilot, lambda: app.bridge.overview and app.dashboard.header.gpu_readings, "readings")
         app.action_show("chat")
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
-        if state == "approval":
+        if state in ("approval", "prefill"):
             assert app.chat
             app.chat.new_settings = ChatSettings(workdir="/home/me/code/durations")
         if state != "no_server":

@@ -14,7 +14,7 @@ from gpubox.gateway.gateway_status import GatewayStatus
 from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import SIZES, app_of, opened, pictured, shows, until
 from tests.tui.fake import BUSY
-from tests.tui.fake_gateway import HELD, STATUS, SWITCHING, services_with_gateway
+from tests.tui.fake_gateway import HELD, STATUS, SWITCHING, TWO_SLOTS, services_with_gateway
 
 
 async def clients(pilot: Pilot[bool]) -> None:
@@ -38,7 +38,7 @@ async def switching(pilot: Pilot[bool]) -> None:
 
 SCENES: dict[str, tuple[GatewayStatus, Callable[[Pilot[bool]], Awaitable[None]]]] = {
     "clients": (STATUS, clients),
-    "clients_paused": (replace(HELD, exposed="LAN, no key", has_keys=False), paused),
+    "clients_paused": (replace(HELD, exposed="LAN, key"), paused),
     "connect": (STATUS, connect),
     "gateway_switch": (SWITCHING, switching),
 }
@@ -51,7 +51,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CONFIG_HOME", str(Path.home() / ".config"))  # the path of a client's file is shown
     status, play = SCENES[scene]
     services = services_with_gateway(status, BUSY)
-    services.step = 0.0
+    services.step, services.extra_readings = 0.0, TWO_SLOTS
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)

@@ -248,9 +248,12 @@ def test_a_launch_that_still_runs_is_read_again_and_stays_open(paths: Paths) -> 
     some = len(stored(paths))
     writer._release()
     log.write_bytes(whole)
-    catch_up(writer_of(paths))
+    later = HistoryWriter(paths, launch_of=launch_of, clock=lambda: BEGIN.timestamp() + 90)
+    later.step()
+    catch_up(later)
     assert some < len(stored(paths)) == len(expected_tasks("b11434-queue.log"))
-    assert [launch.ended for launch in HistoryQueries(paths.history).launches(0, 4e9)] == [None]
+    (launch,) = HistoryQueries(paths.history).launches(0, 4e9)
+    assert (launch.ended, launch.until - launch.started) == (None, 90)
 
 
 def test_a_log_that_was_cut_is_read_with_what_was_cut_out(paths: Paths) -> None:

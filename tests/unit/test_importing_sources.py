@@ -64,4 +64,4 @@ def test_a_gguf_becomes_a_profile_with_sane_defaults(
     model = GgufFile(path, 1, (path,), architecture, "My Model", metadata)
     monkeypatch.setattr("gpubox.interchange.importing.check_gguf", lambda _: model)
     (imported,) = import_source(str(path))
-    assert imported.profile == Profile("my-model-q4_k_m", str(path), title="My Model", flags=expected)  # type: ignore[arg-type]
+    assert imported.profile == Profile("my-model-q4_k_m", str(path), "My Model-Q4_K_M", flags=expected)  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def test_the_launch_of_a_whole_profile(
     assert (launch.profile, launch.engine, launch.engine_path) == ("p", "fake", str(fake_engine))
     assert launch.engine_version == "0.6.0-dev (build 11434, commit abc)"
     assert (launch.model_path, launch.model_bytes, dict(launch.env)) == (str(tiny_gguf), 24, {"X": "1"})
-    assert notes == ["engine fake 0.6.0-dev (build 11434, commit abc)", "model tiny.gguf", "flags accepted"]
+    assert notes == ["engine fake (llama-server b11434)", "model tiny.gguf", "flags accepted"]
     assert not paths.state.exists()
 
 

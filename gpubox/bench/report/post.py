@@ -28,7 +28,6 @@ from gpubox.bench.report.post_launch import PostModel, default_text, read_model,
 from gpubox.bench.report.privacy import Redactor
 from gpubox.bench.run_store import Run
 from gpubox.bench.stats import Estimate
-from gpubox.engines.capabilities import display_version
 from gpubox.profiles.profile import is_loopback
 
 MAX_LABEL = 28
@@ -260,7 +259,9 @@ def _labelled(sides: dict[str, PostSide], flags: Mapping[str, Mapping[str, str]]
 
 
 def _engine(provenance: Provenance) -> str:
-    version = display_version(provenance.engine_version)
+    version = re.sub(
+        r" \(build 0(?:, commit (?:unknown)?)?\)", "", provenance.engine_version
+    )  # a build that knows none
     version = version if _VERSION.fullmatch(version) else ""
     if provenance.url and provenance.dialect != "llama-server":
         name = provenance.dialect if provenance.dialect in _DIALECTS else ""

@@ -102,9 +102,7 @@ def _server(context: Context, model: str | None, url: str | None) -> tuple[Profi
     return context.profile(name), launches[name].base_url
 
 
-def _print_of_server(
-    client: str, profile: Profile, url: str, said: int | None, write: bool, as_json: bool
-) -> None:  # fmt: skip
+def _print_of_server(client: str, profile: Profile, url: str, said: int | None, write: bool, as_json: bool) -> None:
     base_url = url.rstrip("/").removesuffix("/v1")
     model = client_model(profile, context=said or context_per_slot(profile))
     key = "" if profile.loopback else KEY_PLACEHOLDER
@@ -112,7 +110,7 @@ def _print_of_server(
     _print(snippet, model.name, base_url, write, as_json)
     if not as_json:
         changing = "" if profile.port or profile.upstream else " Its port changes at each start: write `port` into it."
-        diagnostics.note(f"  This is the address of {profile.name} itself.{changing} `gpubox serve` keeps one for all.")
+        diagnostics.note(f"  This is {profile.name}'s own address.{changing} `gpubox serve` has one for all profiles.")
 
 
 def _print(snippet: Snippet, model: str, base_url: str, write: bool, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.config import api_key
 from gpubox.engines.built import leftovers
-from gpubox.engines.capabilities import display_version
+from gpubox.engines.capabilities import engine_words
 from gpubox.engines.find import GET_ONE, NOT_FOUND, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError
@@ -119,7 +119,7 @@ def _engines(context: Context) -> Iterator[Finding]:
             yield Finding("engine", "warn", error.message, error.hint)
             continue
         devices = ", ".join(names) if names else "CPU only" if names == [] else "it does not list its devices"
-        yield Finding("engine", "ok", f"{engine.name} {display_version(capabilities.version)}, {devices}")
+        yield Finding("engine", "ok", f"{engine_words(engine, capabilities.version)}, {devices}")
     for folder in leftovers(context.paths):
         yield Finding("engine", "warn", f"a killed build left {folder}", "The next `gpubox engines build` removes it.")
 

@@ -11,7 +11,7 @@ from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, Verbs, json_option
-from gpubox.engines.capabilities import display_version
+from gpubox.engines.capabilities import engine_label, engine_words
 from gpubox.engines.find import GET_ONE, NOT_FOUND, default_name, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError, UsageError
@@ -67,11 +67,10 @@ def _print(entry: dict[str, Any]) -> None:
         output.emit(f"✗ {entry['name']}{mark}  {entry['path']}")
         output.emit(f"    {entry['problem']}")
         return
-    version = display_version(str(entry["version"]))
+    version = engine_label(entry["path"], str(entry["version"]))
     output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} flags  {entry['path']}")
-    none = "no GPU device: this build computes on the CPU"
-    if entry["devices"] is None:
-        none = "this engine does not list its devices"
+    unlisted = entry["devices"] is None
+    none = "this engine does not list its devices" if unlisted else "no GPU device: this build computes on the CPU"
     for name in entry["devices"] or [none]:
         output.emit(f"    {name}")
 
@@ -124,7 +123,7 @@ def build_command(
         recipe_values = {"backend": recipe.backend, "cmake_args": list(recipe.cmake_args)}
         output.emit_json({**output.error_values(None), **json_fields(built), **recipe_values})
         return ExitCode.OK
-    output.emit(f"✓ {built.name}  {display_version(built.version)}  {built.path}")
+    output.emit(f"✓ {built.name}  {engine_label(built.path, built.version)}  {built.path}")
     for device in built.devices:
         output.emit(f"    {device}")
     if recipe.backend != "cpu" and not built.devices:
@@ -166,7 +165,7 @@ def use_command(context: Context, name: str, as_json: bool) -> int:
     engine = choose_engine(context.config, name)
     version = read_capabilities(engine, context.paths).version
     path = set_default_engine(context.paths, engine.name)
-    text = f"{engine.name} is the default engine now: {display_version(version)} ({path})."
+    text = f"{engine_words(engine, version)} is the default engine now; {path} says so."
     values = {**output.error_values(None), "default_engine": engine.name, "path": str(path), "version": version}
     output.emit_result(text, values, as_json=as_json)
     return ExitCode.OK

@@ -42,16 +42,16 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     READ    prompt tokens that were read
     REUSED  prompt tokens that were in the KV cache; REUSE is their share
     OUT     generated tokens
-    UP      how long the servers ran
+    UPTIME  how long the servers ran
     TG, PP  median tokens per second of the requests
     TTFT    median
     J/TOK   energy of the cards for each generated token, idle time with it
     KWH     energy of the cards while gpubox watched them; its cost with price-per-kwh in config.toml
 
     \b
-    PROMPT  with --requests: cached + processed tokens
-    DRAFT   share of drafted tokens that were accepted
+    DRAFT   with --requests: share of drafted tokens that were accepted
     TOOK    from the start in a slot to the end
+    END     why it ended; — where gpubox did not watch: the log does not say it
 
     Requests are also counted if no gpubox ran when they ended, as long as the log of their launch was still there.
     """

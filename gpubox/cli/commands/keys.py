@@ -70,7 +70,8 @@ def command() -> None:
     """Make, list, change and remove the keys of clients: who may ask the gateway, and how much.
 
     As soon as there is a key, every request to the gateway needs one. A client sends it as its API key. A running
-    gateway heeds every change at once. The box's own API key has no limits.
+    gateway heeds every change at once. The box's own API key, which is in ~/.config/gpubox/api-key or
+    in $GPUBOX_API_KEY, has no limits.
     """
 
 

@@ -48,6 +48,8 @@ def command(
 
     OpenAI's, Anthropic's and llama-server's own endpoints pass through. Requests wait while a profile is loaded, and no
     running answer is cut off. If a profile cannot be loaded, the one before it is restored.
+    A server that has the gateway's port must stop first (`gpubox stop`): its profile starts again, at another port,
+    with the first request for it.
 
     Stays in the foreground until Ctrl-C. The llama-servers keep running after it.
     """

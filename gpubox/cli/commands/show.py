@@ -72,13 +72,12 @@ def command(
 
 def _print_checks(profile: Profile, engine: str, refusal: str, model_path: str | None, context: Context) -> None:
     """Whether the engine accepts it, and whether its model is here."""
-    from gpubox.engines.capabilities import display_version
     from gpubox.server.launch import locate_model
 
     if refusal:
         output.emit(f"✗ {refusal}")
     elif engine:
-        output.emit(f"✓ {display_version(engine)} accepts every flag")
+        output.emit(f"✓ {engine} accepts every flag")
     if model_path is None:
         _, fetchable, missing = locate_model(profile, context.paths, context.config)
         download = f"the model is not on this machine yet; `gpubox start` downloads it: {profile.model}"

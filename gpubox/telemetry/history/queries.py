@@ -255,7 +255,7 @@ def _sums(connection: sqlite3.Connection, since: float, until: float, by: UsageK
 def _days(connection: sqlite3.Connection, since: float, until: float) -> list[tuple[str, float, float]]:
     """The local days of [since, until) of which anything is known: name, begin and end."""
     oldest = connection.execute(
-        "SELECT MIN(at) FROM (SELECT MIN(at) AS at FROM requests UNION SELECT MIN(minute) FROM minutes)"
+        "SELECT MIN(at) FROM (SELECT MIN(started) AS at FROM launches UNION SELECT MIN(minute) FROM minutes)"
     ).fetchone()[0]
     since, until = max(since, until if oldest is None else oldest), min(until, time.time() + 3600)
     days = range(day_of(since), day_of(until) + 1) if since < until else ()

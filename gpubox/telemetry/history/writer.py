@@ -364,6 +364,8 @@ class HistoryWriter:
             if known is None:
                 continue
             launch = tables.launch_id(known, known.started)
+            if is_alive(running.process):
+                tables.note_seen(launch, self._clock(), "")
             part = tables.read_part(launch)
             if part[0] == log_size(path):
                 continue

@@ -211,7 +211,7 @@ def _live_words(row: ClientRow, requests: list[LiveRequest], *, short: bool) -> 
 def request_line(request: FinishedRequest, width: int) -> StyledLine:
     """One finished request in a line."""
     texts: dict[str, tuple[str, str]] = {
-        "time": (units.time_of_day(request.at), QUIET),
+        "time": (units.time_of_day(request.began_at), QUIET),
         "client": (request.client, ""),
         "profile": (request.profile or units.UNKNOWN, QUIET),
         "read": (units.tokens(request.read_tokens), ""),
@@ -281,7 +281,7 @@ def request_fields(request: FinishedRequest | LiveRequest) -> list[tuple[str, st
     if isinstance(request, LiveRequest):
         return [("number", str(request.id)), *begin, ("now", sanitize_line(views.live_words(request))), *times]
     return [
-        ("ended", units.time_of_day(request.at)),
+        ("started", units.time_of_day(request.began_at)),
         *begin,
         ("status", f"{request.status}" if request.status else "none: the client left before"),
         ("end", f"{views.end_words(request)}{', streamed' if request.stream else ''}"),

@@ -99,6 +99,7 @@ class ClientsScreen(OtherScreen):
         )
         self.clients_pane.border_title, self.requests_pane.border_title = "Clients", "Requests"
         self.clients_pane.border_subtitle = "tokens and medians of today"
+        self.requests_pane.border_subtitle = "TTFT as the client saw it, all waits included"
         self.empty = Static("", id="no-gateway", markup=False)
         self.view: GatewayView | None = None
         self.client = ""
@@ -148,7 +149,7 @@ class ClientsScreen(OtherScreen):
             self.client = ""
         requests: tuple[LiveRequest | FinishedRequest, ...] = ()
         if status:
-            requests = (*in_order(status.requests), *status.finished)
+            requests = (*in_order(status.requests), *sorted(status.finished, key=lambda r: r.began_at, reverse=True))
         shown = tuple(request for request in requests if not self.client or request.client == self.client)
         self.requests.speeds = speeds
         self.requests.show_values(shown)

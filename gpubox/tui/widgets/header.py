@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from gpubox.address import listening_url
+from gpubox.engines.capabilities import engine_label
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.messages import GatewaySummary, ServerOverview
 from gpubox.tui.styled_lines import shorten
@@ -133,7 +133,8 @@ class StatusHeader(Widget):
         if status.profile and model:
             parts.append((10, Content.styled(shorten(sanitize_line(model), 36), "$quiet")))
         if status.engine_version:
-            parts.append((30, Content.styled(_engine_label(status.engine_path, status.engine_version), "$quiet")))
+            label = engine_label(status.engine_path, status.engine_version)
+            parts.append((30, Content.styled(sanitize_line(label), "$quiet")))
         if status.base_url:
             address = sanitize_line(listening_url(status.base_url, status.exposed).removeprefix("http://"))
             parts.append((12, Content.styled(address, "$quiet")) if self.gateway else (60, Content(address)))
@@ -174,14 +175,6 @@ def _gateway_parts(gateway: GatewaySummary) -> list[tuple[int, Content]]:
             (98, Content.assemble(("▲ ", colour), (f"gateway {sanitize_line(gateway.exposed)}", f"bold {colour}")))
         )
     return parts
-
-
-def _engine_label(path: str | None, version: str) -> str:
-    """``llama-server b11434``: the binary's name and the build, or the version if it has no build number."""
-    name = PurePath(path or "").name.split(".")[0]
-    build = re.search(r"\(build ([1-9]\d*)", version)
-    label = f"b{build[1]}" if build else version.split(" (")[0].removeprefix(name).strip()
-    return sanitize_line(f"{name} {label}".strip())
 
 
 def _essential(parts: list[tuple[int, Content]]) -> list[tuple[int, Content]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpubox.engines.capabilities import display_version, find_refusals
+from gpubox.engines.capabilities import engine_words, find_refusals
 from gpubox.engines.find import choose_engine, find_engines
 from gpubox.engines.query import canonical_names, read_capabilities
 from gpubox.errors import UsageError
@@ -88,7 +88,7 @@ class WorkshopService:
         """The options of an engine, and its name with the version."""
         engine = choose_engine(self._config(), name)
         capabilities = read_capabilities(engine, self.paths)
-        return capabilities, f"{engine.name} {display_version(capabilities.version)}".strip()
+        return capabilities, engine_words(engine, capabilities.version)
 
     def edit(self, base: ProfileEdit, changes: Mapping[KeyPath, KeyValue]) -> ProfileEdit:
         """``base`` with the changes. Raises UsageError if it would not load."""
