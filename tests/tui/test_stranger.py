@@ -17,7 +17,7 @@ async def test_three_choices_and_no_profile_that_cannot_start() -> None:
     services, (large, small) = Stranger(*PLANS), PLANS
     services.planned = dict(PLANS)
     async with on_dashboard(services, size=(80, 24)) as pilot:
-        await shows(pilot, "No profile yet. What do you have?", "1 example hidden", "fits with n-cpu-moe 22", "98 MB")
+        await shows(pilot, "No profile yet. What do you have?", "1 example hidden", "fits with n-cpu-moe 15", "98 MB")
         assert rows(pilot) == [large, small, "find a model", "demo"]
         await pilot.press("enter")
         await until(pilot, lambda: services.asked == [("start", large, False, False)])
