@@ -114,10 +114,9 @@ class GpuboxApp(SurvivingApp):
     def on_mount(self) -> None:
         self._tick()
         self.set_interval(1.0, self._tick)
-        self.call_after_refresh(self._after_first_paint)
 
+    @on(messages.ScreenDrawn)
     def _after_first_paint(self) -> None:
-        self.painted = True
         if not self.is_headless:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         self.bridge.start(self._after_first_figures)

@@ -19,7 +19,7 @@ from textual.widget import Widget
 from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Action, Scope, key_bar_actions, types_text
 from gpubox.tui.compositor import ThriftyCompositor
-from gpubox.tui.messages import ScreenOpened
+from gpubox.tui.messages import ScreenDrawn, ScreenOpened
 from gpubox.tui.widgets.header import StatusHeader
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class KeyBar(Widget):
         all_actions = key_bar_actions(self.scope)
         actions = [a for a in all_actions if self.offers(a) and not (self.typing and types_text(a))]
         actions.sort(key=lambda action: "escape" in action.keys, reverse=True)  # the way back is never dropped
-        while sum(len(self._key(a)) + 1 + len(self._label(a)) + 2 for a in actions) - 2 > self.size.width:
+        columns = self.size.width or self.app.size.width  # before the first layout: then it is in the first paint
+        while sum(len(self._key(a)) + 1 + len(self._label(a)) + 2 for a in actions) - 2 > columns:
             actions.pop()
         actions.sort(key=lambda action: _POSITIONS.get(action.id, all_actions.index(action)))
         return Content("  ").join([self._entry(action) for action in actions])
@@ -110,6 +111,17 @@ class PersistentScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.post_message(ScreenOpened())
+
+    def _compositor_refresh(self) -> None:
+        """Draws nothing within a batch: Textual would render it all and throw it away, and then draw only a part."""
+        if self.app._batch_count:
+            self.header.refresh()  # afterwards all that is due is drawn with it
+            return
+        super()._compositor_refresh()
+        app: Any = self.app
+        if not app.painted:
+            app.painted = True
+            self.post_message(ScreenDrawn())
 
     def menu_panes(self) -> tuple[str, set[str]]:
         """The title of the menu, and the panes of the dashboard that it is about."""

@@ -248,6 +248,10 @@ class ScreenOpened(Message):
     """A full screen is there, and shows nothing yet."""
 
 
+class ScreenDrawn(Message):
+    """The first full screen was drawn."""
+
+
 class ProfileWanted(Message):
     """This profile is to be highlighted in the list."""
 
