@@ -61,8 +61,11 @@ class FinishedRequest:
 
     @property
     def began_at(self) -> str:
-        """When its first byte came: ISO-8601."""
-        return (datetime.fromisoformat(self.at) - timedelta(seconds=self.seconds)).isoformat()
+        """When its first byte came: ISO-8601. ``at``, if that is no time: a file or a gateway can say anything."""
+        try:
+            return (datetime.fromisoformat(self.at) - timedelta(seconds=self.seconds)).isoformat()
+        except (ValueError, OverflowError):
+            return self.at
 
     @property
     def read_tokens(self) -> int | None:

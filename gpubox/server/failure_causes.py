@@ -59,8 +59,8 @@ class Cause:
 _OOM, _FLAG, _MISSING = FailureKind.OOM, FailureKind.FLAG, FailureKind.MISSING
 _CORRUPT, _UNSUPPORTED, _CRASH = FailureKind.CORRUPT, FailureKind.UNSUPPORTED, FailureKind.CRASH
 
-_SMALLER_MODEL = "Try a higher n-cpu-moe, a smaller ctx-size or cache-type-k/v q8_0."
-_SMALLER_CONTEXT = "Try a smaller ctx-size, cache-type-k/v q8_0 or parallel 1."
+_SMALLER_MODEL = "Try a higher n-cpu-moe, a smaller ctx-size or smaller cache types."
+_SMALLER_CONTEXT = "Try a smaller ctx-size, smaller cache types or parallel 1."
 _DOWNLOAD_AGAIN = "Download it again."
 _NEWER_ENGINE = "Use a newer llama.cpp."
 _SEE_LOG = "See `gpubox logs --failed`."

@@ -157,10 +157,10 @@ def cancelled_text(request: LiveRequest) -> str:
 
 
 def end_words(request: FinishedRequest) -> str:
-    """How a request ended: ``done``, ``client left``, ``failed 503``."""
+    """How a request ended: ``answered``, ``client left``, ``failed 503``."""
     if request.outcome in ("failed", "refused") and request.status >= 400:  # a stream that fails began with 200
         return f"{request.outcome} {request.status}"
-    return "client left" if request.outcome == "left" else request.outcome
+    return {"done": "answered", "left": "client left"}.get(request.outcome, request.outcome)
 
 
 def event_text(event: GatewayEvent) -> str:

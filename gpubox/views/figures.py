@@ -259,7 +259,7 @@ FIGURES: dict[str, Figure] = {
                             "cache-ram is their limit.", "offload.prompt_cache_bytes"),
     "checkpoints": Figure("states that hybrid and sliding-window models keep, to go back to the middle of a prompt.",
                           "ctx-checkpoints, checkpoint-min-step.", "offload.checkpoints_bytes"),
-    "pinned": Figure("RAM that the driver holds for fast copies to the card.", "weights on the CPU.",
+    "pinned RAM": Figure("RAM that the driver holds for fast copies to the card.", "weights on the CPU.",
                      "offload.pinned_bytes"),
     "threads": Figure("how many of the server's threads compute now.", "threads; other programs on the cores.",
                       "offload.threads_busy", _threads),

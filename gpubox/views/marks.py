@@ -31,7 +31,7 @@ STATE_WORDS = {"prefill": "reading", "lost": "lost its card"}
 """States of a server whose name is none of plain English."""
 MEMORY: Mapping[str, Mark] = {
     "fits": Mark("✓", "it fits", "good"),
-    "tight": Mark("◐", "it fits barely, or only with a part in RAM", "doubt"),
+    "tight": Mark("◐", "it fits barely, or only with the flags that are named", "doubt"),
     "disk": Mark("◔", "it starts, but reads weights from the disk for each token", "doubt"),
     "short": Mark("✗", "it does not fit", "bad"),
     "unknown": Mark("?", "not known; the details say why", "quiet"),

@@ -67,8 +67,8 @@ def test_requests_of_the_clients(capfd: Capture, asked: None) -> None:
 
     assert code == 0
     assert [line.split() for line in out.splitlines()[1:]] == [
-        ["12:06:00", "laptop", "coder", "done", "88", "20.5k", "30", "0", "ms", "750", "ms", "250", "ms", "3.1", "s",
-         "250", "ms", "41.2", "3.5", "s"],
+        ["12:05:56", "laptop", "coder", "answered", "88", "20.5k", "30", "0", "ms", "750", "ms", "250", "ms", "3.1",
+         "s", "250", "ms", "41.2", "3.5", "s"],
         ["12:12:00", "curl", "coder", "failed", "503", "—", "—", "—", "2.5", "s", "0", "ms", "—", "—", "—", "—", "0",
          "ms", "coder", "is", "broken."],
         ["12:18:00", "evil", "—", "client", "left", "—", "—", "—", "0", "ms", "0", "ms", "—", "—", "—", "—", "0", "ms"],

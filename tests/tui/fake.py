@@ -41,7 +41,7 @@ QWEN = Profile(
     "qwen36-mtp-16gb",
     "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q4_K_M",
     title="Qwen3.6 35B-A3B MTP, 16 GB",
-    description="The article's launch on a 16 GB card.",
+    description="With MTP; the experts of 22 layers on the CPU.",
     port=8081,
     flags={
         "ctx-size": 131072,

@@ -93,7 +93,7 @@ SWITCHING = replace(
     ),
     requests=(STATUS.requests[0], replace(STATUS.requests[1], waits_for=WaitsFor("swap", ((A, 1),)))),
 )
-TWO_SLOTS = {
+TWO_SLOTS: dict[str, Any] = {
     "throughput": replace(ANSWERING, context_size_tokens=65_536, slots=2),
     "slots": (replace(SLOT, context_used_tokens=43_412, context_size_tokens=65_536, generated_tokens=412, seconds=8.1),
               replace(IDLE_SLOT, index=1, context_used_tokens=0, context_size_tokens=65_536)),

@@ -219,7 +219,8 @@ FOUR = tuple(
     )
 )
 PARALLEL = tuple(
-    replace(r, slot=(3, 2, 0, 1)[at % 4],
+    replace(r, slot=(3, 2, 0, 1)[at % 4], draft_tokens=(r.draft_tokens or 0) * 3 // 2,
+             draft_tokens_accepted=(r.draft_tokens_accepted or 0) * 3 // 2,
             at=f"{datetime.fromisoformat(r.at) + timedelta(seconds=90):%Y-%m-%dT%H:%M:%S}.000Z",
             generated_tokens=out, tg_tokens_per_second=tg, generation_seconds=out / tg,
             duration_seconds=(r.prompt_seconds or 0.0) + out / tg)
@@ -227,7 +228,7 @@ PARALLEL = tuple(
     for out, tg in [((r.generated_tokens or 0) * 3 // 2, (r.tg_tokens_per_second or 0.0) * 0.45)]
 )  # fmt: skip
 """Four at once, each at less than half the speed."""
-HINT = "Try a higher n-cpu-moe, a smaller ctx-size or cache-type-k/v q8_0."
+HINT = "Try a higher n-cpu-moe, a smaller ctx-size or smaller cache types."
 DIED = f"qwen36-mtp-16gb died: out of VRAM while running. {HINT}"
 
 LARGE = plan("Qwen3.6-35B-A3B-UD-Q4_K_M", 22_000_000_000)

@@ -55,12 +55,12 @@ IN_RAM = DeviceMemory(
     other_processes_bytes=64 * GIB - int(9.3 * GIB) - 96 * MIB - int(0.9 * GIB) - int(34.1 * GIB),
 )  # fmt: skip
 HOST = HostReading(64 * GIB, int(34.1 * GIB), 0, (70.0,) * 8)
-LOADING_HOST = HostReading(64 * GIB, int(38.7 * GIB), 0, (30.0,) * 8)
+LOADING_HOST = HostReading(64 * GIB, int(42.8 * GIB), 0, (30.0,) * 8)
 LOADING = (
     replace(SPLIT, kv_bytes=None, compute_bytes=None, draft_bytes=None, unaccounted_bytes=120 * MIB,
             free_bytes=TOTAL - EMPTY_BYTES - int(10.4 * GIB)),
-    replace(IN_RAM, weights_bytes=int(5.7 * GIB), compute_bytes=None, unaccounted_bytes=0,
-            other_processes_bytes=int(19.6 * GIB), free_bytes=int(38.7 * GIB)),
+    replace(IN_RAM, weights_bytes=int(1.6 * GIB), compute_bytes=None, unaccounted_bytes=0,
+            other_processes_bytes=int(19.6 * GIB), free_bytes=int(42.8 * GIB)),
 )  # fmt: skip
 """12.0 of 19.7 GiB are read. The place for all weights of the card is taken at once."""
 EMPTY_HOST = HostReading(64 * GIB, int(44.4 * GIB), 0, (2.0,) * 8)

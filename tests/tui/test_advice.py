@@ -62,12 +62,12 @@ CONTEXT = Advice(
 OTHERS = Advice(
     "other-programs",
     "VRAM",
-    "Other programs hold 1.2 GiB of VRAM on CUDA0, room for the experts of ~2 layers, while a part of the model is on "
+    "Other programs hold 2.0 GiB of VRAM on CUDA0, room for the experts of ~4 layers, while a part of the model is on "
     "the CPU.",
-    ("CUDA0: firefox 900 MiB, Xorg 300 MiB", "~433 MiB for the experts of one layer"),
+    ("CUDA0: firefox 1.7 GiB, Xorg 300 MiB", "~433 MiB for the experts of one layer"),
 )
 JUDGED = AdviceList(PROFILE, (PAGING, OTHERS, CONTEXT))
-FIREFOX = 900 * MIB
+FIREFOX = 1740 * MIB
 CROWDED: dict[str, Any] = LISTED | {
     "driver": replace(ONE_CARD, gpus=(replace(CARD, vram_used_bytes=(CARD.vram_used_bytes or 0) + FIREFOX),)),
     "memory": (
@@ -107,7 +107,7 @@ async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
         assert len(line.rstrip()) <= SIZE[0]
         fake.judged = replace(JUDGED, advice=(replace(PAGING, dismissed=True), OTHERS))
         fake.status = replace(BUSY, pid=4712)
-        await shows(pilot, "→ VRAM  Other programs hold 1.2 GiB")
+        await shows(pilot, "→ VRAM  Other programs hold 2.0 GiB")
         assert not on_screen(pilot, "more  a in the menu")
         fake.judged = AdviceList(PROFILE)
         fake.status = replace(BUSY, pid=4713)
@@ -147,7 +147,7 @@ async def test_the_list_shows_evidence_and_change_and_dismisses() -> None:
         await advised(pilot)
         await shows(pilot, f"Advice for {PROFILE}", "118 major faults/s", "+ load-mode = none", "t try", "x menu")
         await pilot.press("j")
-        await shows(pilot, "firefox 900 MiB", "no flag of the profile mends it")
+        await shows(pilot, "firefox 1.7 GiB", "no flag of the profile mends it")
         assert "t try" not in text(pilot)
         await act(pilot, "advice_dismiss")
         await shows(pilot, "VRAM is dismissed", "1 dismissed")

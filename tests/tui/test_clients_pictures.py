@@ -15,6 +15,7 @@ from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import SIZES, app_of, opened, pictured, shows, until
 from tests.tui.fake import BUSY
 from tests.tui.fake_gateway import HELD, STATUS, SWITCHING, TWO_SLOTS, services_with_gateway
+from tests.tui.snapshots import REQUESTS, filled
 
 
 async def clients(pilot: Pilot[bool]) -> None:
@@ -53,6 +54,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     services = services_with_gateway(status, BUSY)
     services.step, services.extra_readings = 0.0, TWO_SLOTS
     app = GpuboxApp(services)
+    app.bridge.poller.history = filled(BUSY, 1000.0, REQUESTS, TWO_SLOTS["slots"])
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
         await until(pilot, lambda: app_of(pilot).bridge.gateway.view)

@@ -124,7 +124,7 @@ def test_the_gateway_in_lines() -> None:
     assert "http://0.0.0.0:8080" in address and "▲ LAN, no key" in address and "1 request now" in address
     assert loaded.startswith("◌ stop idle") and "◌ b load, 3 s so far, asked by opencode, 1 waiting" in loaded
     assert "a 2 running" in loaded and "broken: no VRAM" in loaded and "unloads in 90 s" in loaded
-    assert "far elsewhere" in loaded and "1 not loaded" in loaded
+    assert "far elsewhere" in loaded and "1 profile not loaded" in loaded
     assert operation_text(operation) == "switch to b, asked by opencode"
     assert operation_text(GatewaySwitch("stop", "b")) == "stop b"
     broken = gateway_lines(replace(status, problems=("The key file is damaged.",)), 200)

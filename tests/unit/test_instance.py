@@ -110,7 +110,7 @@ def test_a_server_that_is_gone_has_crashed_and_the_log_says_why(
     assert view.crashed
     assert (
         view.message
-        == "a died: out of VRAM while running. Try a higher n-cpu-moe, a smaller ctx-size or cache-type-k/v q8_0."
+        == "a died: out of VRAM while running. Try a higher n-cpu-moe, a smaller ctx-size or smaller cache types."
     )
 
 

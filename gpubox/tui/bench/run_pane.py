@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 STATES = {
     "running": ("●", "$primary"),
     "finished": ("✓", "$success"),
-    "interrupted": ("◐", "$warning"),
+    "interrupted": ("‖", "$warning"),
     "failed": ("✗", "$error"),
     "damaged": ("✗", "$error"),
 }

@@ -41,7 +41,7 @@ ISOLATION_SENTENCES = {
 APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write in it"}
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
-    "reads": ("◐", "$turn-prefill", "reading"),
+    "reads": ("●", "$turn-prefill", "reading"),
     "thinks": ("●", "$turn-thinking", "thinks"),
     "answers": ("●", "$turn-answer", "answers"),
     "runs": ("●", "$turn-tools", "runs"),

@@ -259,7 +259,7 @@ def _end(request: FinishedRequest, width: int) -> StyledLine:
     """How a request ended; an error has a mark, a word and its status."""
     style = END_STYLES.get(request.outcome, "$error")
     if request.outcome == "done":
-        return styled_line((request.outcome, style))
+        return styled_line((views.end_words(request), style))
     words = views.end_words(request)
     text = f"{'✗ ' if style == '$error' else ''}{words}"
     texts = [f"{text}: {sanitize_line(request.error)}", f"{text}, ⏎ why"] if request.error else []
@@ -343,7 +343,8 @@ def _profiles_lines(status: GatewayStatus, width: int) -> list[StyledLine]:
     others = [operation for operation in status.operations if operation.profile not in starting]
     parts[:0] = [styled_line(("◌ ", "$accent"), (operation_text(each), "$accent")) for each in others]
     rest = len(status.profiles) - len(shown)
-    text = f"{rest} not loaded" if shown else "no profile is loaded; the first request loads one"
+    text = f"{rest} profile{'s' * (rest != 1)} not loaded"
+    text = text if shown else "no profile is loaded; the first request loads one"
     return wrap_parts([*parts, styled_line((text if rest or not shown else "", QUIET))], width)
 
 

@@ -45,8 +45,8 @@ class OffloadPane(SnapshotPane):
         rows: list[tuple[str, list[StyledLine]]] = [
             ("layers", wrap_parts([figure("layers", layers), _experts(snapshot, " of ")], width)),
             ("RAM", wrap_parts([figure("RAM", part) for part in _ram_parts(snapshot)], width)),
-            ("weights", wrap_parts([figure("model file in RAM", _weights(snapshot))], width)),
-            ("in RAM", wrap_parts(_buffers(snapshot), width)),
+            ("weights", wrap_parts([figure("model file in RAM", _weights(snapshot)), _rest(snapshot)], width)),
+            ("besides", wrap_parts(_buffers(snapshot), width)),
             ("threads", wrap_parts([figure("threads", threads), *_disk_reads(snapshot)], width)),
             ("PCIe", wrap_parts([figure("PCIe", fit_by_priority(_pcie(snapshot), width))], width)),
             ("slowed by", _slowed_by(snapshot, width)),
@@ -138,14 +138,21 @@ def _weights(snapshot: Snapshot) -> StyledLine:
     return styled_line(f"{'~' if host.estimated else ''}{units.memory(host.weights_bytes)}", (f" {residence}", QUIET))
 
 
+def _rest(snapshot: Snapshot) -> StyledLine:
+    """What the title counts beside the weights."""
+    host = snapshot.host_memory
+    size = sum(size for _, size in host.parts) - (host.weights_bytes or 0) if host else 0
+    return fact("KV, buffers ", units.memory(size) if size else None)
+
+
 def _buffers(snapshot: Snapshot) -> list[StyledLine]:
-    """What else the server keeps in RAM: saved prompts, context checkpoints, pinned host buffers."""
+    """What the server keeps in RAM beside the model: saved prompts, context checkpoints, pinned host buffers."""
     now = snapshot.offload
     cache, limit = now.prompt_cache_bytes, now.prompt_cache_limit_bytes
     parts = [
         ("saved prompts ", None if cache is None else part_of_total(cache, limit) if limit else units.memory(cache)),
         ("checkpoints ", units.memory(now.checkpoints_bytes) if now.checkpoints_bytes else None),
-        ("pinned ", units.memory(now.pinned_bytes) if now.pinned_bytes else None),
+        ("pinned RAM ", units.memory(now.pinned_bytes) if now.pinned_bytes else None),
     ]
     return [figure(label.strip(), fact(label, text)) for label, text in parts]
 

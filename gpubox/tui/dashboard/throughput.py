@@ -275,7 +275,7 @@ def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
         return ()
     last = next((request for request in snapshot.requests if request.draft_tokens), None)
     acceptance = f"{throughput.draft_acceptance:.1%}"
-    counts = f"{last.draft_tokens_accepted:,} of {last.draft_tokens:,} " if last else ""
+    counts = f"last {last.draft_tokens_accepted:,} of {last.draft_tokens:,} " if last else ""
     length = throughput.mean_accepted_length
     positions = "  ".join(f"{at}: {share:.0%}" for at, share in enumerate(throughput.accepted_per_position[:8], 1))
     parts = [
