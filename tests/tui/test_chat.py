@@ -117,7 +117,7 @@ async def test_progress_of_the_running_turn_is_shown_and_esc_stops_it() -> None:
     chats = FakeChats([*begun, gate, e.GenerationStats(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "why")
-        await shows(pilot, "◐ reading", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
+        await shows(pilot, "● reading", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
         gate.set()
         await shows(pilot, "● answers", "70.4 tok/s", "draft 90%", "Half an ans")
         await pilot.press(*"more", "enter")

@@ -45,7 +45,7 @@ def script(state: str) -> list[Step]:
 SHOWN = {
     "finished": ("2. An empty text is 0.", "■ gpubox"),
     "streaming": ("● answers", "70.4 tok/s", "sum(int(n)"),
-    "prefill": ("◐ reading", "62%"),
+    "prefill": ("● reading", "62%"),
     "approval": ("tab, then y or n",),
     "no_server": ("No model runs",),
 }
