@@ -279,7 +279,7 @@ class ChangeTool(FileTool):
         if (problem := edits.parse_problem(change)) and (content != change.after or told == call.id):
             self._told = (change.after, call.id)
             raise GpuboxError(
-                f"{change.path} would no longer parse: {problem}. Nothing was written.",
+                f"{change.path} would not parse: {problem}. Nothing was written.",
                 "Correct the call; if it is meant so, repeat it.",
             )
         return change
