@@ -371,6 +371,27 @@ async def test_identical_calls_in_one_reply_run_once() -> None:
     assert tool.codes == ["1"] and result.finished.text == "ok"
 
 
+async def test_calls_under_one_index_with_ids_of_their_own_are_several() -> None:
+    calls = [runs(f"print({number})", 0, f"c{number}") for number in range(3)]
+    result = await run_turn(ScriptedServer(says("a", calls=calls, finish="tool_calls"), says("b")), tools=[Echo()])
+    assert [event.call.code for event in result.of(ToolRequested)] == ["print(0)", "print(1)", "print(2)"]
+
+
+async def test_an_old_function_call_is_a_call() -> None:
+    legacy = {"name": "code_execution", "arguments": '{"code": "print(1)"}'}
+    first = Play([chunk({"function_call": legacy}), chunk({}, finish="function_call"), b"data: [DONE]\n\n"])
+    result = await run_turn(ScriptedServer(first, says("b")), tools=[Echo()])
+    assert [event.call.code for event in result.of(ToolRequested)] == ["print(1)"]
+
+
+async def test_the_model_reads_which_of_many_calls_did_not_run() -> None:
+    calls = [runs(f"print({number})", number) for number in range(11)]
+    result = await run_turn(ScriptedServer(says("a", calls=calls, finish="tool_calls"), says("b")), tools=[Echo()])
+    outputs = [event.output for event in result.of(ToolFinished)]
+    assert [output.ok for output in outputs] == [True] * 8 + [False] * 3
+    assert "a reply may hold 8 calls" in outputs[-1].text
+
+
 async def test_call_ids_are_unique_in_a_chat() -> None:
     conversation = Conversation()
     for n in range(2):
