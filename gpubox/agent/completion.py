@@ -243,8 +243,9 @@ class CompletionRequester:
                 if broken or not error.transient:
                     raise
                 broken = reply
-                self._emit_restart(round_number, f"{error.message} The request is repeated.", reply)
-                await asyncio.sleep(self.retry_seconds)
+                when = f" in {error.retry_seconds:.0f} s" if error.retry_seconds else ""
+                self._emit_restart(round_number, f"{error.message} The request is repeated{when}.", reply)
+                await asyncio.sleep(error.retry_seconds or self.retry_seconds)
                 continue
             problem, error_if_repeated = reply.problem()
             if not problem:
