@@ -25,6 +25,7 @@ class Play:
     lines: list[bytes] = field(default_factory=list)
     status: int = 200
     body: dict[str, Any] | bytes = field(default_factory=dict)
+    retry_after: str = ""
     hang: bool = False
     """After the lines nothing comes, until the client leaves."""
     drop: bool = False
@@ -152,7 +153,9 @@ class ScriptedServer:
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         play = self.plays.pop(0) if self.plays else refuses(500, "the script is over")
         if play.status != 200:
-            await _answer(writer, play.status, play.body)
+            await _answer(
+                writer, play.status, play.body, f"Retry-After: {play.retry_after}\r\n" * bool(play.retry_after)
+            )
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         try:
@@ -170,7 +173,8 @@ class ScriptedServer:
             await writer.drain()
 
 
-async def _answer(writer: asyncio.StreamWriter, status: int, values: dict[str, Any] | bytes) -> None:
+async def _answer(writer: asyncio.StreamWriter, status: int, values: dict[str, Any] | bytes, headers: str = "") -> None:
     body = values if isinstance(values, bytes) else json.dumps(values).encode()
-    writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body))
+    head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{headers}\r\n"
+    writer.write(head.encode() + body)
     await writer.drain()

@@ -27,7 +27,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import RequestMeasurements, TurnTimings
 from gpubox.agent.tools import ToolProtocol
 from gpubox.errors import GpuboxError
-from gpubox.server.chunks import Chunk
+from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
 from gpubox.server.other_server import LLAMA, supported_fields
 from gpubox.server.stream import ContextOverflow, StreamError
@@ -106,6 +106,8 @@ class ReplyCollector:
         self._repetition = RepetitionDetector()
         self._stats_at = self._last_delta_at = 0.0
         self._characters = 0
+        self._slots: dict[int, int] = {}
+        """Where the call is whose parts come under a server's index now."""
 
     def add(self, chunk: Chunk) -> bool:
         """Adds one Chunk to the reply. Returns False if the rest of the stream is not wanted."""
@@ -121,7 +123,7 @@ class ReplyCollector:
         self._emit_text(chunk.reasoning + thinking, visible)
         for delta in chunk.calls:
             if delta.index < MAX_REPLY_CALLS:
-                call = reply.tool_calls.setdefault(delta.index, RawToolCall())
+                call = self._call_of(delta)
                 call.id = call.id or delta.id
                 call.name = call.name or delta.name
                 call.arguments += delta.arguments
@@ -136,6 +138,15 @@ class ReplyCollector:
             reply.finish_reason = "length"
             return False
         return not reply.repetitive
+
+    def _call_of(self, delta: CallDelta) -> RawToolCall:
+        """The call that a part belongs to: some servers give all calls one index, each with an id of its own."""
+        calls = self.reply.tool_calls
+        at = self._slots.get(delta.index, delta.index)
+        if (known := calls.get(at)) and delta.id and known.id not in ("", delta.id):
+            at = next((number for number, call in calls.items() if call.id == delta.id), max(calls) + 1)
+        self._slots[delta.index] = at
+        return calls.setdefault(at, RawToolCall())
 
     def end(self) -> None:
         """Emits the text that was held back as a possible thinking tag, and the last stats."""
@@ -232,8 +243,9 @@ class CompletionRequester:
                 if broken or not error.transient:
                     raise
                 broken = reply
-                self._emit_restart(round_number, f"{error.message} The request is repeated.", reply)
-                await asyncio.sleep(self.retry_seconds)
+                when = f" in {error.retry_seconds:.0f} s" if error.retry_seconds else ""
+                self._emit_restart(round_number, f"{error.message} The request is repeated{when}.", reply)
+                await asyncio.sleep(error.retry_seconds or self.retry_seconds)
                 continue
             problem, error_if_repeated = reply.problem()
             if not problem:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import errno
+import json
 import os
 import re
 import secrets
 import stat
 import threading
-from collections.abc import Iterable
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubox.agent.edit_match import place_edit
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, is_binary, printable_path, read_at
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
@@ -51,26 +56,53 @@ def plan_write(workspace: Workspace, path: str, content: str) -> FileChange:
     return _file_change(names, _read_if_exists(workspace, names), _encode(content))
 
 
-def plan_edit(workspace: Workspace, path: str, old: str, new: str) -> FileChange:
-    """Replaces ``old``, which must occur exactly once, by ``new``. Raises GpuboxError."""
+def plan_edit(workspace: Workspace, path: str, replacements: Sequence[tuple[str, str]]) -> FileChange:
+    """Makes each replacement (old text, new text) at its only place, one after the other. Raises GpuboxError."""
     names = _writable_names(workspace, path)
     before = workspace.read(names)
     try:
         text = before.decode("utf-8")
     except UnicodeDecodeError:
         raise GpuboxError(f"{printable_path(path)} is not UTF-8 text: an edit would damage it.") from None
-    if not old:
-        raise GpuboxError("The old text is empty.", "write_file replaces a whole file.")
-    if "\r\n" in text and "\r\n" not in old + new:  # models write \n whatever the file has
-        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
-    count = text.count(old)
-    if count != 1:
-        problem = "is not in the file" if count == 0 else f"is in the file {count} times"
-        raise GpuboxError(
-            f"The old text {problem}: {printable_path(path)} was not changed.",
-            "Read the file, and copy the old text with more of the lines around it.",
-        )
-    return _file_change(names, before, _encode(text.replace(old, new)))
+    for number, (old, new) in enumerate(replacements, 1):
+        try:
+            place = place_edit(text, old, new)
+        except GpuboxError as error:
+            which = f"Edit {number} of {len(replacements)}: " if len(replacements) > 1 else ""
+            raise GpuboxError(f"{which}{error.message} {printable_path(path)} was not changed.", error.hint) from None
+        text = text[: place.begin] + place.new + text[place.end :]
+    return _file_change(names, before, _encode(text))
+
+
+def parse_problem(change: FileChange) -> str:
+    """Why the file could not be read by its language any more, in a sentence; empty if it can, or could not before."""
+    parse = _PARSERS.get(change.names[-1].rpartition(".")[2])
+    if parse is None or (change.before is not None and _failure(parse, change.before)):
+        return ""
+    return _failure(parse, change.after)
+
+
+def _parse_python(data: bytes) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its strings' escapes: they are the program's business
+        ast.parse(data)
+
+
+_PARSERS: Mapping[str, Callable[[bytes], object]] = {
+    "py": _parse_python,
+    "json": json.loads,
+    "toml": lambda data: tomllib.loads(data.decode("utf-8")),
+}
+"""By the end of a file's name."""
+
+
+def _failure(parse: Callable[[bytes], object], data: bytes) -> str:
+    try:
+        parse(data)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # JSON's and TOML's are ValueErrors
+        where = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{getattr(error, 'msg', '') or error}{where}"
+    return ""
 
 
 def apply_change(workspace: Workspace, change: FileChange, stop: threading.Event) -> None:

@@ -22,6 +22,7 @@ from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary,
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import OPEN_FOLDER
+from gpubox.storage import read_json
 
 MAX_ENTRIES = 500
 """Entries of one listing."""
@@ -256,11 +257,13 @@ class ChangeTool(FileTool):
         self._workspace, self._plan = workspace, plan
         self._shown: OrderedDict[str, FileChange] = OrderedDict()
         """The changes whose diff was shown, by call id."""
+        self._told = (b"", "")
+        """The last content that would not parse, and the call that was told so: who insists is not told again."""
 
     def diff(self, call: ToolCall) -> str:
         """The change as a diff (of a long one head and tail); empty if there is nothing to approve."""
         try:
-            change = self._plan(call)
+            change = self._checked(call)
         except GpuboxError:
             return ""  # ``run`` reports the problem
         if change.diff:
@@ -269,10 +272,22 @@ class ChangeTool(FileTool):
                 self._shown.popitem(last=False)
         return edits.shorten_diff(change.diff)
 
+    def _checked(self, call: ToolCall) -> FileChange:
+        """The planned change. Raises GpuboxError also where the file would no longer parse, unless it is meant so."""
+        change = self._plan(call)
+        content, told = self._told
+        if (problem := edits.parse_problem(change)) and (content != change.after or told == call.id):
+            self._told = (change.after, call.id)
+            raise GpuboxError(
+                f"{change.path} would not parse: {problem}. Nothing was written.",
+                "Correct the call; if it is meant so, repeat it.",
+            )
+        return change
+
     def _apply(self, call: ToolCall, stop: threading.Event) -> str:
         change = self._shown.pop(call.id, None)
         if change is None:
-            if self._plan(call).diff:
+            if self._checked(call).diff:
                 raise GpuboxError("The file has changed meanwhile. Nothing was written.", "Call the tool again.")
             return "The file already has exactly this content."
         edits.apply_change(self._workspace, change, stop)
@@ -302,7 +317,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
         return edits.plan_write(workspace, _text(call, "path"), _text(call, "content"))
 
     def plan_edit(call: ToolCall) -> FileChange:
-        return edits.plan_edit(workspace, _text(call, "path"), _text(call, "old"), _text(call, "new"))
+        return edits.plan_edit(workspace, _text(call, "path"), _replacements(call))
 
     return [
         FileTool(
@@ -344,11 +359,18 @@ def file_tools(workspace: Workspace) -> list[Tool]:
         ),
         ChangeTool(
             "edit_file",
-            "Replace a text that occurs exactly once in a file. The owner sees the change and may refuse it.",
+            "Replace texts in a file, each of which occurs exactly once. The owner sees the change and may refuse it.",
             {
                 "path": _PATH,
-                "old": _argument("string", "The text to replace, exactly as it is in the file."),
-                "new": _argument("string", "The new text."),
+                "edits": {
+                    "type": "array",
+                    "description": "One after the other: old is a text as it is in the file, new what replaces it.",
+                    "items": {
+                        "type": "object",
+                        "properties": {"old": {"type": "string"}, "new": {"type": "string"}},
+                        "required": ["old", "new"],
+                    },
+                },
             },
             workspace,
             plan_edit,
@@ -361,6 +383,22 @@ def _text(call: ToolCall, name: str, default: str | None = None) -> str:
     if not isinstance(value, str):
         raise GpuboxError(f"{call.name} needs {name!r}, a string.")
     return value
+
+
+def _replacements(call: ToolCall) -> list[tuple[str, str]]:
+    """The edits of a call; a single one may stand in the call itself, and a list may be in a string."""
+    given = call.arguments.get("edits", call.arguments)
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError):
+            given = read_json(given)
+    pairs = []
+    for item in given if isinstance(given, list) else [given]:
+        match item:
+            case {"old": str(old), "new": str(new)}:
+                pairs.append((old, new))
+            case _:
+                raise GpuboxError(f"{call.name} needs 'edits', a list of objects with 'old' and 'new', two strings.")
+    return pairs
 
 
 def _integer(call: ToolCall, name: str, default: int) -> int:

@@ -159,6 +159,8 @@ class RunningTurn:
             self._add_reply(reply, plan.content, plan)
             if not plan.calls:
                 self._end_round(reply)
+                if reply.finish_reason == "content_filter":
+                    self.emit(Notice("filtered", "The server cut the answer off: its content filter."))
                 return "length" if reply.finish_reason == "length" else "answered"
             if not plan.native and self._tool_runner.repeats_success(plan.calls):
                 self._end_round(reply)

@@ -1,9 +1,8 @@
 """From a reply to tool calls: calls that can run, and calls that are answered with an error. Pure.
 
-A call arrives natively, as text that the template should have parsed, or as a fenced program. Text forms: Hermes and
-Qwen (``<tool_call>{...}</tool_call>``), Qwen3-Coder (``<function=...>``), Llama 3 (``<|python_tag|>``), Mistral
-(``[TOOL_CALLS]``), a JSON object in a fence or as the whole text. A call that is only quoted (in a fence or in
-backticks) counts if the server has no native calls, and then only a call of the sandbox.
+A call arrives natively, as text that the template should have parsed (call_formats.py), or as a fenced program. A call
+that is only quoted (in a fence or in backticks) counts if the server has no native calls, and then only a call of the
+sandbox.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import re
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
+from gpubox.agent.call_formats import MOST_CALLS, load_json, text_tool_calls
 from gpubox.agent.code_answer import fenced_blocks, parse_python, python_program
 from gpubox.agent.completion import ModelReply, RawToolCall
 from gpubox.agent.events import Notice
@@ -76,14 +75,6 @@ def _repair(raw: str, code_argument: str, known: Collection[str]) -> Reading:
     return values, True
 
 
-def load_json(text: str) -> Any:
-    """The JSON value in ``text``, which may have line breaks inside strings; ``None`` if it is none."""
-    try:
-        return read_json(text, strict=False)
-    except ValueError:
-        return None
-
-
 def _repair_json(raw: str) -> Any:
     if len(raw) > MAX_REPAIR_CHARACTERS:
         return None
@@ -101,7 +92,7 @@ def _is_python(code: str) -> bool:
 
 
 MAX_CALLS_PER_REPLY = 8
-"""Later calls of one reply are ignored."""
+"""Later calls of one reply do not run, and the model is told so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +148,11 @@ def _planned_calls(
     raw_calls: list[RawToolCall], tools: Sequence[Tool], used_ids: set[str], truncated: bool
 ) -> tuple[PlannedCall, ...]:
     planned: list[PlannedCall] = []
-    for index, raw in enumerate(raw_calls[:MAX_CALLS_PER_REPLY]):
+    for index, raw in enumerate(raw_calls[:MOST_CALLS]):
         last = index == len(raw_calls) - 1  # only the last call can be cut off
         new = _planned_call(raw, tools, used_ids, truncated and last)
+        if sum(not each.error for each in planned) >= MAX_CALLS_PER_REPLY and not new.error:
+            new = replace(new, error=f"Not run: a reply may hold {MAX_CALLS_PER_REPLY} calls. Call it again.")
         if all((new.call.name, new.call.arguments) != (old.call.name, old.call.arguments) for old in planned):
             planned.append(new)
     return tuple(planned)
@@ -180,6 +173,8 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], used_ids: set[str], t
     arguments, repaired = read_arguments(raw.arguments, code_argument, properties, truncated=truncated)
     if arguments is None and truncated:
         return _cut_off(ToolCall(call_id, tool.name))
+    if arguments:
+        arguments = {key: _as_declared(value, properties.get(key, {})) for key, value in arguments.items()}
     problem = "the arguments are not a valid JSON object" if arguments is None else _problem(arguments, tool)
     if arguments is None or problem:
         shape = ", ".join(f'"{key}": ...' for key in properties)
@@ -194,6 +189,19 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], used_ids: set[str], t
         notice = Notice("repaired", f"The model's call of {tool.name} was malformed and has been repaired.")
         return PlannedCall(call, notice=notice)
     return PlannedCall(call)
+
+
+_DECLARED: dict[str, tuple[type, ...]] = {
+    "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
+}  # fmt: skip
+
+
+def _as_declared(value: Any, schema: dict[str, Any]) -> Any:
+    """The value; what a tag or a quote has made a string is read as the type that the tool declares."""
+    if not isinstance(value, str) or schema.get("type") in (None, "string"):
+        return value
+    read = load_json(value.strip().lower() if schema["type"] == "boolean" else value.strip())
+    return read if isinstance(read, _DECLARED.get(schema["type"], ())) else value
 
 
 def _new_id(wanted: str, used_ids: set[str]) -> str:
@@ -240,67 +248,3 @@ def _problem(arguments: dict[str, Any], tool: Tool) -> str:
     if "code" in properties and not str(arguments.get("code", "")).strip():
         return '"code" is empty'
     return ""
-
-
-_TAGGED = re.compile(r"<(tool_call|tool_code|function_call)>(.*?)(?:</\1>|\Z)", re.S)
-_FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.S)
-_PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.S)
-_MARKED = re.compile(r"(?:<\|python_tag\|>|\[TOOL_CALLS\])\s*(.*)\Z", re.S)
-_FENCED = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(\s*[\[{].*?)\n?```", re.S)
-
-TextToolCall = tuple[str, str]
-"""Name and raw arguments, as the model wrote them."""
-
-
-def text_tool_calls(text: str, names: list[str], *, quoted: bool) -> tuple[str, list[TextToolCall]]:
-    """``(prose, calls)``: the text before the first call, and the calls. Without calls ``prose`` is ``text``.
-
-    ``quoted``: calls in fences and backticks count too. JSON without a tag around it counts as a call only if it names
-    one of the tools ``names``.
-    """
-    if not names or not text.strip():
-        return text, []
-    for pattern in (_TAGGED, _FUNCTION, _MARKED, *([_FENCED] if quoted else [])):
-        matches = list(islice(pattern.finditer(text), 10 * MAX_CALLS_PER_REPLY))
-        if not quoted:  # an odd number of backticks before it: a fence or a span of code is open
-            matches = [match for match in matches if len(re.findall("`+", text[: match.start()])) % 2 == 0]
-        if calls := [call for match in matches for call in _calls_in(match, pattern, names)]:
-            return text[: matches[0].start()].strip(), calls
-    whole = text.strip()
-    if whole.startswith("{") and (call := _json_call(whole, names)):
-        return "", [call]
-    return text, []
-
-
-def _calls_in(match: re.Match[str], pattern: re.Pattern[str], names: list[str]) -> list[TextToolCall]:
-    inner = match[match.lastindex or 1].strip()
-    function = match if pattern is _FUNCTION else _FUNCTION.search(inner) if pattern is _TAGGED else None
-    if function:
-        parameters = dict(_PARAMETER.findall(function[2]))
-        return [(function[1], json.dumps(parameters) if parameters else function[2].strip())]
-    if pattern is not _FENCED and (mistral := re.match(r"([\w.-]+)\s*(\{.*)", inner, re.S)):
-        return [(mistral[1], mistral[2])]
-    if inner.startswith("["):
-        items = load_json(inner)
-        calls = [_json_call(json.dumps(item), names) for item in items] if isinstance(items, list) else []
-    else:
-        calls = [_json_call(inner, names, strict=pattern is _FENCED)]
-    return [call for call in calls if call]
-
-
-def _json_call(text: str, names: list[str], *, strict: bool = True) -> TextToolCall | None:
-    """The call in the JSON object ``text``. Not ``strict``: any name, and JSON that is only nearly valid."""
-    values = load_json(text)
-    if not isinstance(values, dict):
-        name_match = re.search(r'"name"\s*:\s*"([\w.-]+)"', text)
-        arguments_match = re.search(r'"(?:arguments|parameters)"\s*:\s*(.*)\Z', text, re.S)
-        if strict or not name_match or not arguments_match:
-            return None
-        return name_match[1], re.sub(r"\}\s*\Z", "", arguments_match[1])
-    inner = values.get("function")
-    values = inner if isinstance(inner, dict) else values
-    name = values.get("name") or values.get("tool")
-    if not isinstance(name, str) or (strict and name not in names):
-        return None
-    arguments: Any = next((values[k] for k in ("arguments", "parameters", "args") if k in values), {})
-    return name, arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -162,6 +162,8 @@ def chunk_of(values: dict[str, Any]) -> Chunk:
     choice = json_object(choices[0]) if isinstance(choices, list) and choices else {}
     delta = json_object(choice.get("delta")) or json_object(choice.get("message"))
     calls = delta.get("tool_calls")
+    if isinstance(legacy := delta.get("function_call"), dict):  # of servers before tool_calls
+        calls = [{"function": legacy}]
     return Chunk(
         text=_plain_text(delta.get("content") if delta else choice.get("text") or values.get("content")),
         reasoning=_plain_text(delta.get("reasoning_content") or delta.get("reasoning")),

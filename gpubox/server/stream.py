@@ -20,6 +20,10 @@ ERROR_BYTES = 64 * 1024
 CONNECT_SECONDS = 10.0
 SEND_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 60.0
+_OVERFLOW = re.compile(
+    r"maximum context length is (\d+) tokens.{0,80}?(?:requested|resulted in|contains|has) (\d+)", re.S
+)
 
 
 class StreamError(GpuboxError):
@@ -33,6 +37,7 @@ class StreamError(GpuboxError):
         transient: bool = False,
         timed_out: bool = False,
         overloaded: bool = False,
+        retry_seconds: float | None = None,
         code: ExitCode = ExitCode.UNHEALTHY,
     ) -> None:
         super().__init__(message, hint, code=code)
@@ -41,10 +46,12 @@ class StreamError(GpuboxError):
         self.timed_out = timed_out
         self.overloaded = overloaded
         """Whether the server takes no request now: HTTP 429 or 503."""
+        self.retry_seconds = retry_seconds
+        """After how long the server says that it takes one (Retry-After)."""
 
 
 class ContextOverflow(StreamError):
-    """The prompt is longer than the context of a slot (HTTP 400, ``exceed_context_size_error``)."""
+    """The prompt is longer than the context of a slot (HTTP 400, ``exceed_context_size_error``, or vLLM's words)."""
 
     def __init__(self, prompt_tokens: int | None, context_tokens: int | None) -> None:
         counts = f" ({prompt_tokens:,} of {context_tokens:,} tokens)" if prompt_tokens and context_tokens else ""
@@ -72,7 +79,9 @@ async def open_stream(
         raise _connection_error(error, str(client.base_url), silence_seconds, started=False) from None
     try:
         if response.status_code != 200:
-            raise _http_error(response.status_code, await _read_start(response))
+            raise _http_error(
+                response.status_code, await _read_start(response), response.headers.get("Retry-After", "")
+            )
         yield _chunks(response, str(client.base_url), silence_seconds)
     finally:
         await response.aclose()
@@ -137,7 +146,7 @@ async def _read_start(response: httpx.Response) -> bytes:
     return start
 
 
-def _http_error(status: int, body: bytes) -> StreamError:
+def _http_error(status: int, body: bytes, retry_after: str) -> StreamError:
     try:
         error = json_object(read_json(body)).get("error")
     except ValueError:
@@ -146,6 +155,8 @@ def _http_error(status: int, body: bytes) -> StreamError:
     message = " ".join(str(details.get("message") or _page_text(body)).split())[:300]
     if details.get("type") == "exceed_context_size_error":
         return ContextOverflow(json_integer(details.get("n_prompt_tokens")), json_integer(details.get("n_ctx")))
+    if status == 400 and (words := _OVERFLOW.search(message)):
+        return ContextOverflow(int(words[2]), int(words[1]))
     if status == 401:
         return StreamError(
             "The server needs its API key.",
@@ -157,10 +168,12 @@ def _http_error(status: int, body: bytes) -> StreamError:
         )
     if status == 404 and "model" not in message.lower():  # Ollama: model "x" not found
         return StreamError("The server has no chat completions endpoint.", "Use a llama-server with a chat model.")
+    wait = float(retry_after) if re.fullmatch(r"\d{1,4}(\.\d+)?", retry_after) else None  # a date: not worth a clock
     return StreamError(
         f"The server refused the request (HTTP {status}): {message or 'no message'}",
-        transient=status >= 500,
+        transient=status >= 500 or (wait is not None and wait <= LONGEST_RETRY_SECONDS),
         overloaded=status in (429, 503),
+        retry_seconds=wait,
     )
 
 

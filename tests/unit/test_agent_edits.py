@@ -43,7 +43,7 @@ def test_a_new_file_in_a_new_folder(work: Workspace) -> None:
 
 def test_an_edit_shows_what_changes_and_keeps_the_rest(work: Workspace) -> None:
     (work.root / "a.txt").chmod(0o750)
-    change = edits.plan_edit(work, "a.txt", "two", "2")
+    change = edits.plan_edit(work, "a.txt", [("two", "2")])
     assert change.diff == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
 
     apply(work, change)
@@ -68,22 +68,22 @@ def test_a_diff_numbers_the_lines_of_the_whole_file(work: Workspace) -> None:
 )
 def test_an_ambiguous_edit_is_refused(work: Workspace, old: str, problem: str) -> None:
     with pytest.raises(GpuboxError, match=problem):
-        edits.plan_edit(work, "a.txt", old, "x")
+        edits.plan_edit(work, "a.txt", [(old, "x")])
 
 
 def test_line_endings_are_kept_and_other_encodings_refused(work: Workspace) -> None:
     (work.root / "dos.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
     (work.root / "latin.txt").write_bytes(b"caf\xe9\n")
 
-    apply(work, edits.plan_edit(work, "dos.txt", "one\ntwo", "1\n2"))
+    apply(work, edits.plan_edit(work, "dos.txt", [("one\ntwo", "1\n2")]))
 
     assert (work.root / "dos.txt").read_bytes() == b"1\r\n2\r\nthree\r\n"
     with pytest.raises(GpuboxError, match="not UTF-8"):
-        edits.plan_edit(work, "latin.txt", "caf", "x")
+        edits.plan_edit(work, "latin.txt", [("caf", "x")])
 
 
 def test_a_file_that_changed_after_the_diff_is_not_written(work: Workspace) -> None:
-    change = edits.plan_edit(work, "a.txt", "two", "2")
+    change = edits.plan_edit(work, "a.txt", [("two", "2")])
     creation = edits.plan_write(work, "new.txt", "mine\n")
     (work.root / "a.txt").write_text("the owner was here\n")
     (work.root / "new.txt").write_text("so were others\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from pathlib import Path
@@ -70,6 +71,42 @@ async def test_the_shown_change_is_written(tools: dict[str, Tool], tmp_path: Pat
 
     assert (output.ok, output.files_changed) == (True, ("a.txt",))
     assert (tmp_path / "a.txt").read_text() == "one\n2\n"
+
+
+async def test_several_edits_are_one_change(tools: dict[str, Tool], tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def a():\n    return 1\n\n\ndef b():\n    return 2\n")
+    pairs = [{"old": "return 1", "new": "return 3"}, {"old": "def b():\nreturn 2", "new": "def b():\nreturn 4"}]
+    first = call("edit_file", path="a.py", edits=pairs)
+    assert tools["edit_file"].diff(first) == ""
+    output = await tools["edit_file"].run(first)
+    assert (
+        not output.ok and "Edit 2 of 2: The old text is not in the file." in output.text and "5: def b" in output.text
+    )
+
+    pairs[1] = {"old": "def b():\n  return 2", "new": "def b():\n  return 4"}  # not a shift of the file's block
+    assert "+    return 3" not in tools["edit_file"].diff(call("edit_file", path="a.py", edits=pairs))
+    pairs[1] = {"old": "    return 2  ", "new": "    return 4"}
+    edit = call("edit_file", path="a.py", edits=json.dumps(pairs))  # as some models write a list
+    assert "+    return 3" in tools["edit_file"].diff(edit) and (await tools["edit_file"].run(edit)).ok
+    assert (tmp_path / "a.py").read_text() == "def a():\n    return 3\n\n\ndef b():\n    return 4\n"
+
+
+@pytest.mark.parametrize(("name", "good", "bad"), [
+    ("a.py", "a = 1\n", "a = (1\n"), ("a.json", '{"a": 1}', '{"a": 1,}'), ("a.toml", "a = 1\n", "a = \n"),
+])  # fmt: skip
+async def test_what_would_no_longer_parse_is_told_before_the_owner_is_asked(
+    tools: dict[str, Tool], tmp_path: Path, name: str, good: str, bad: str
+) -> None:
+    (tmp_path / name).write_text(good)
+    write = call("write_file", path=name, content=bad)
+    assert tools["write_file"].diff(write) == ""
+    output = await tools["write_file"].run(write)
+    assert not output.ok and "would not parse" in output.text and (tmp_path / name).read_text() == good
+
+    again = ToolCall("again", write.name, write.arguments)  # it is meant so: the owner decides
+    assert tools["write_file"].diff(again) and (await tools["write_file"].run(again)).ok
+    (tmp_path / name).write_text(bad)
+    assert tools["write_file"].diff(call("write_file", path=name, content=bad + " "))  # it did not parse before
 
 
 async def test_a_change_without_a_shown_diff_is_not_written(tools: dict[str, Tool], tmp_path: Path) -> None:
@@ -145,5 +182,5 @@ def test_tool_descriptions_are_the_same_in_every_chat(tmp_path: Path) -> None:
         ("list_files", True), ("read_file", True), ("search_files", True), ("write_file", False), ("edit_file", False),
     ]  # fmt: skip
     assert [parameters["required"] for _, _, parameters, _ in texts[0]] == [
-        [], ["path"], ["text"], ["path", "content"], ["path", "old", "new"],
+        [], ["path"], ["text"], ["path", "content"], ["path", "edits"],
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from gpubox.agent.events import (
     AgentEvent,
     ApprovalRequested,
     Message,
+    Notice,
     PrefillProgress,
     ReasoningDelta,
     RoundFinished,
@@ -24,6 +26,7 @@ from gpubox.agent.events import (
     TextDelta,
     ToolFinished,
     ToolRequested,
+    TurnFailed,
     TurnFinished,
     TurnStarted,
     TurnTotals,
@@ -36,7 +39,7 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
 from gpubox.tui.chat.turn_parts import waterfall
-from tests.scripted_server import FENCED, Play, ScriptedServer, call, chunk, runs, says
+from tests.scripted_server import FENCED, Play, ScriptedServer, call, chunk, refuses, runs, says
 from tests.unit.agent_turns import Echo, run_turn
 
 
@@ -356,6 +359,31 @@ async def test_a_full_context_is_compacted_before_the_server_refuses() -> None:
     assert all(len(m["content"]) <= 2100 for body in result.bodies for m in body["messages"] if m["role"] == "tool")
 
 
+async def test_a_server_that_says_when_to_ask_again_is_asked_again() -> None:
+    busy = replace(refuses(429, "too many requests"), retry_after="0.01")
+    result = await run_turn(ScriptedServer(busy, says("later")), tools=[])
+    assert result.finished.text == "later" and len(result.bodies) == 2
+    result = await run_turn(ScriptedServer(replace(busy, retry_after="3600"), says("later")), tools=[])
+    assert "too many requests" in result.of(TurnFailed)[0].message and len(result.bodies) == 1
+
+
+async def test_a_full_context_in_the_words_of_another_server_is_compacted() -> None:
+    words = "This model's maximum context length is 4096 tokens. However, your request has 5000 input tokens."
+    conversation = Conversation()
+    for number in range(3):
+        plays = ScriptedServer(says(calls=[runs(f"print('{'x' * 2000}{number}')")], finish="tool_calls"), says("ok"))
+        await run_turn(plays, tools=[Echo()], conversation=conversation)
+    full = Play(status=400, body={"error": {"message": words, "code": 400}})
+    result = await run_turn(ScriptedServer(full, says("short")), tools=[Echo()], conversation=conversation)
+    assert result.finished.text == "short"
+    assert len(json.dumps(result.bodies[1])) < len(json.dumps(result.bodies[0]))
+
+
+async def test_an_answer_that_a_filter_cut_is_said_to_be_cut() -> None:
+    result = await run_turn(ScriptedServer(says("half", finish="content_filter")), tools=[])
+    assert [notice.kind for notice in result.of(Notice)] == ["filtered"]
+
+
 async def test_without_server_timings_the_client_measures() -> None:
     bare = says("abc def ghi")
     bare.lines = [line for line in bare.lines if b"delta" in line and b"progress" not in line]
@@ -369,6 +397,27 @@ async def test_identical_calls_in_one_reply_run_once() -> None:
     server = ScriptedServer(says(calls=[runs("1", 0), runs("1", 1)], finish="tool_calls"), says("ok"))
     result = await run_turn(server, tools=[tool])
     assert tool.codes == ["1"] and result.finished.text == "ok"
+
+
+async def test_calls_under_one_index_with_ids_of_their_own_are_several() -> None:
+    calls = [runs(f"print({number})", 0, f"c{number}") for number in range(3)]
+    result = await run_turn(ScriptedServer(says("a", calls=calls, finish="tool_calls"), says("b")), tools=[Echo()])
+    assert [event.call.code for event in result.of(ToolRequested)] == ["print(0)", "print(1)", "print(2)"]
+
+
+async def test_an_old_function_call_is_a_call() -> None:
+    legacy = {"name": "code_execution", "arguments": '{"code": "print(1)"}'}
+    first = Play([chunk({"function_call": legacy}), chunk({}, finish="function_call"), b"data: [DONE]\n\n"])
+    result = await run_turn(ScriptedServer(first, says("b")), tools=[Echo()])
+    assert [event.call.code for event in result.of(ToolRequested)] == ["print(1)"]
+
+
+async def test_the_model_reads_which_of_many_calls_did_not_run() -> None:
+    calls = [runs(f"print({number})", number) for number in range(11)]
+    result = await run_turn(ScriptedServer(says("a", calls=calls, finish="tool_calls"), says("b")), tools=[Echo()])
+    outputs = [event.output for event in result.of(ToolFinished)]
+    assert [output.ok for output in outputs] == [True] * 8 + [False] * 3
+    assert "a reply may hold 8 calls" in outputs[-1].text
 
 
 async def test_call_ids_are_unique_in_a_chat() -> None:

@@ -323,7 +323,7 @@ async def test_files_that_run_by_themselves_always_need_approval(box: Box, tmp_p
         diffs.append(diff)
         return False
 
-    script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "x"}}')]), says("a")]
+    script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "1"}}')]), says("a")]
     async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
         chat = box.chat(approve=owner)
         chat.change_settings(ChatSettings(workdir=str(tmp_path), approvals="workspace"))

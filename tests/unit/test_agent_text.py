@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from gpubox.agent.call_formats import text_tool_calls
 from gpubox.agent.code_answer import ends_with_program, fenced_blocks, python_program
 from gpubox.agent.reply_text import RepetitionDetector, ThinkingSplitter, split_thinking, without_repetition
-from gpubox.agent.tool_calls import read_arguments, text_tool_calls
+from gpubox.agent.tool_calls import read_arguments
 from gpubox.agent.tools import truncate_output
 
 REPLY = "<think>plan\n```python\nBAD\n```\nso</think>\n\nHere:\n```python\nGOOD = '<think>'\n```\nThat is all."
@@ -122,20 +123,55 @@ def test_arguments_of_other_tools_are_repaired_too() -> None:
     assert read_arguments("{'path': 'a.py', 'content': 'x\ny'}") == ({"path": "a.py", "content": "x\ny"}, True)
 
 
+D = "｜tool▁call"
+"""DeepSeek's mark."""
+
+
 @pytest.mark.parametrize(
     ("text", "prose", "calls"),
     [
         ('a <tool_call>{"name": "f", "arguments": {}}</tool_call>', "a", [("f", "{}")]),
         ('<tool_call>f\n{"x": 1}</tool_call>', "", [("f", '{"x": 1}')]),
+        ("<tool_call>f</tool_call>", "", [("f", "{}")]),
         ("<function=f><parameter=x>\n1\n2\n</parameter></function>", "", [("f", '{"x": "1\\n2"}')]),
         ('[TOOL_CALLS]f{"x": 1}', "", [("f", '{"x": 1}')]),
         ('{"function": {"name": "f", "arguments": "{\\"x\\": 1}"}}', "", [("f", '{"x": 1}')]),
+        ('{"function_call": {"name": "f", "arguments": "{}"}}', "", [("f", "{}")]),
         ('```json\n{"name": "g", "arguments": {}}\n```', None, []),
         ("Nothing to call.", None, []),
+        ('x<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>',
+         "x", [("f", '{"x": 1}')]),
+        ('<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"x": "a}"}', "",
+         [("f", '{"x": "a}"}')]),
+        ("<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "", [("f", '{"x": "1"}')]),
+        (f'a<{D}s▁begin｜><{D}▁begin｜>function<｜tool▁sep｜>f\n```json\n{{"x": {{"y": 1}}}}\n```<{D}▁end｜>',
+         "a", [("f", '{"x": {"y": 1}}')]),
+        (f'<{D}▁begin｜>f<｜tool▁sep｜>{{"x": 1}}<{D}▁end｜><{D}▁begin｜>f<｜tool▁sep｜>{{}}<{D}▁end｜>',
+         "", [("f", '{"x": 1}'), ("f", "{}")]),
+        ('<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}'
+         "<|tool_call_end|>", "", [("f", '{"x": 1}')]),
+        ('a\n<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">1</parameter>\n</invoke>\n'
+         "</minimax:tool_call>", "a", [("f", '{"x": "1"}')]),
+        ('<|tool_call>call:f{x:<|"|>a, "b": {c}<|"|>,n:1}<tool_call|>', "",
+         [("f", '{"x":"a, \\"b\\": {c}","n":1}')]),
+        ('```tool_code\nprint(default_api.f(x="1"))\n```', "", [("f", '{"x": "1"}')]),
+        ("[f(x=[1, 'a']), f()]", "", [("f", '{"x": [1, "a"]}'), ("f", "{}")]),
+        ("[f(x=1), g()]", None, []),
+        ("f(x=1)", None, []),
+        ("<|python_start|>[f(x=True)]<|python_end|>", "", [("f", '{"x": true}')]),
     ],
-)
+)  # fmt: skip
 def test_tool_calls_as_text(text: str, prose: str | None, calls: list[tuple[str, str]]) -> None:
     assert text_tool_calls(text, ["f"], quoted=True) == (text if prose is None else prose, calls)
+
+
+@pytest.mark.parametrize("text", [
+    'Write `<tool_call>{"name": "f", "arguments": {}}</tool_call>` for it.',
+    '```\n<invoke name="f"><parameter name="x">1</parameter></invoke>\n```',
+    "```tool_code\nf(x=1)\n```", "It is `to=functions.f<|message|>{}<|call|>`.",
+])  # fmt: skip
+def test_a_quoted_call_is_none_where_calls_are_native(text: str) -> None:
+    assert text_tool_calls(text, ["f"], quoted=False) == (text, [])
 
 
 def test_repetition_is_detected_and_ordinary_text_is_not() -> None:

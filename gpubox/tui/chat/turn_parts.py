@@ -194,7 +194,7 @@ STOP_REASONS = {
 }  # fmt: skip
 """``ToolOutput.ended_by`` -> its label."""
 _DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "$primary"), ("+", "$success"), ("-", "$error"))
-_FILE_TEXTS = ("content", "old", "new", "old_text", "new_text")
+_FILE_TEXTS = ("content", "edits", "old", "new")
 """Arguments of the file tools that a diff shows better."""
 
 
