@@ -16,10 +16,10 @@ BUDGETS = {
 }  # fmt: skip
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
-    "leaves": 1_944, "profiles": 1_160, "models": 2_379, "engines": 2_524, "interchange": 3_783, "server": 6_552,
-    "planner": 3_179, "telemetry": 4_995, "sandbox": 2_861, "agent": 4_453, "gateway": 6_373, "bench": 15_604,
-    "advisor": 1_418, "views": 2_052, "cli": 5_388, "tui": 17_466, "lines": 83_515, "code": 60_308, "files": 446,
-    "tests": 64_367,
+    "leaves": 1_944, "profiles": 1_159, "models": 2_375, "engines": 2_545, "interchange": 3_782, "server": 6_529,
+    "planner": 3_160, "telemetry": 4_995, "sandbox": 2_861, "agent": 4_929, "gateway": 6_375, "bench": 15_663,
+    "advisor": 1_403, "views": 2_072, "cli": 5_392, "tui": 17_561, "lines": 84_131, "code": 60_704, "files": 446,
+    "tests": 65_071,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 
