@@ -68,7 +68,7 @@ def _request_row(stored: StoredRequest) -> tuple[str, ...]:
         units.local_time(request.at, "%Y-%m-%d %H:%M:%S"),
         stored.profile,
         stored.client or units.UNKNOWN,
-        *request_words(request).values(),
+        *(request_words(request) | ({} if request.stop_reason else {"end": "not watched"})).values(),
         f"reread: {miss_words(request.cache_miss)[0]}" if request.cache_miss else restored,
     )
 

@@ -57,4 +57,4 @@ def rest_words(device: DeviceMemory) -> str:
     """What ``unaccounted_bytes`` of a device are."""
     if device.kind != "host":
         return "other: desktop, driver"
-    return "other: all programs" if device.other_processes_bytes is None else "other: llama-server"
+    return "other: all programs" if device.other_processes_bytes is None else "rest of llama-server"

@@ -67,7 +67,7 @@ def report_document(bundle: ReportBundle) -> Document:
     for table in report.tables:
         rows = [[format_value(value) for value in row] for row in table.rows]
         sections.append(Section(table.title, table.columns, rows, table.note, details=table.details))
-    took = f", {units.duration(info.seconds)}" if info.seconds else ""
+    took = f", took {units.duration(info.seconds)}" if info.seconds else ""
     if info.restore_pending and info.previous and info.state != "running":
         took += f", {info.previous.profile} is not restored"
     doubt = "" if DOUBTFUL in report.verdict else validity_suffix(report.doubts)

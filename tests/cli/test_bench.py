@@ -36,10 +36,10 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
 
     assert code == 0, err
     shown = re.sub(r"\d{8}-\d{6}-speed-[\d.-]+", "ID", out.replace(server.url.removeprefix("http://"), "HOST"))
-    shown = re.sub(r"\d{4}-\d\d-\d\d, finished, [\d:.]+ ?m?s?", "DATE, finished, TIME", shown)
+    shown = re.sub(r"\d{4}-\d\d-\d\d, finished, took [\d:.]+ ?m?s?", "DATE, finished, took TIME", shown)
     assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
         "HOST writes 50.0 tok/s (short prompt).",
-        "Speed over HTTP  (ID, DATE, finished, TIME)",
+        "Speed over HTTP  (ID, DATE, finished, took TIME)",
         "",
         "HOST  (gpubox  b1-test)",
         "mean  ± sd  median  range  n",

@@ -103,7 +103,7 @@ def timed(argv: list[str]) -> Times:
 def is_full(rows: list[str]) -> bool:
     """State, profile, memory and keys, of now or of the last time."""
     text = "\n".join(rows[1:])
-    state = re.search(r"[●◌○✗] .*\b(idle|ready|prefill|answering|stopped|stopping)\b|[●○✗] stopped", rows[0])
+    state = re.search(r"[●◌○✗…] .*\b(idle|ready|prefill|answering|stopped|stopping)\b|[●○✗] stopped", rows[0])
     memory = "stopped" in rows[0] or re.search(r"\d [GM]iB", text)  # without a server and a card there is none
     return bool(state and PROFILE in text and memory and "quit" in rows[-1])
 

@@ -109,7 +109,7 @@ def month() -> FakeHistory:
             continue
         works = 9 <= moment.hour < 19 and (minute // 7) % 4 != 0
         if at >= NOON - 4 * HOUR:  # as the list of requests: a few after nine
-            works = at <= NOON - 4 * HOUR + 14 * MINUTE
+            works = at <= NOON - 4 * HOUR + 14 * MINUTE or at > NOON - 5 * MINUTE
         slow = 0.85 if at >= NOON - 3 * DAY else 1.0
         tg = slow * (71.5 + 9 * ((minute * 7919) % 13) / 13 + 4 * (moment.day % 3)) if works else None
         pp = 640.0 + 240 * ((minute * 104_729) % 11) / 11 if works and minute % 3 else None

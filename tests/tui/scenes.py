@@ -219,13 +219,15 @@ FOUR = tuple(
     )
 )
 PARALLEL = tuple(
-    replace(r, slot=(3, 2, 0, 1)[at % 4], draft_tokens=(r.draft_tokens or 0) * 3 // 2,
-             draft_tokens_accepted=(r.draft_tokens_accepted or 0) * 3 // 2,
+    replace(r, slot=(3, 2, 0, 1)[at % 4], draft_tokens=2 * steps, draft_tokens_accepted=out - steps,
+            mean_accepted_length=out / steps,
+             accepted_per_position=((out / steps - 1) / 2 + 0.06, (out / steps - 1) / 2 - 0.06),
             at=f"{datetime.fromisoformat(r.at) + timedelta(seconds=90):%Y-%m-%dT%H:%M:%S}.000Z",
             generated_tokens=out, tg_tokens_per_second=tg, generation_seconds=out / tg,
             duration_seconds=(r.prompt_seconds or 0.0) + out / tg)
     for at, r in enumerate(SESSION[3:])
     for out, tg in [((r.generated_tokens or 0) * 3 // 2, (r.tg_tokens_per_second or 0.0) * 0.45)]
+    for steps in [round(out / 2.6)]
 )  # fmt: skip
 """Four at once, each at less than half the speed."""
 HINT = "Try a higher n-cpu-moe, a smaller ctx-size or smaller cache types."

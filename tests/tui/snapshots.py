@@ -188,8 +188,8 @@ def session(count: int = 40) -> tuple[Request, ...]:
         requests.append(
             Request(
                 -at, f"{when:%Y-%m-%dT%H:%M:%S}.000Z", 0, 5 - at, prompt, prompt - new, out, round(reading + 0.08, 2),
-                800.0 + at % 9, tg, reading, writing, reading + writing, 2 * steps, out - steps, out / steps,
-                (first, second),
+                800.0 + at % 9, tg, reading, writing, round(reading + 0.08, 2) + (out - 1) / tg, 2 * steps, out - steps,
+                out / steps, (first, second),
                 "cancelled" if at == 5 else "stop", None, 0.0, round(reading + 0.08, 2),
             )
         )  # fmt: skip

@@ -293,7 +293,7 @@ async def test_the_first_frame_is_that_of_the_last_time_and_is_never_taken_for_l
     async with GpuboxApp(slow).run_test(size=size) as pilot:
         await until(pilot, lambda: slow.began)
         header, *below = text(pilot).splitlines()
-        assert "○ big was answering" in header and "as of 20 Nov" in header and "●" not in text(pilot)
+        assert "… big was answering" in header and "as of 20 Nov" in header and "●" not in text(pilot)
         assert any("13.0 of 16.0 GiB" in line for line in below) and any("18.9 tok/s" in line for line in below)
         assert any("mine" in line for line in below) == (size[0] > 80)
         await pilot.press("down", "enter")  # nothing is done to what is only remembered
@@ -314,4 +314,4 @@ async def test_a_server_that_does_not_answer_delays_only_the_readings(monkeypatc
     slow.may_read.set()
     async with GpuboxApp(slow).run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "log" in slow.began and "qwen36-256k" in text(pilot))
-        assert "○ big was answering" in text(pilot) and "as of 20 Nov" in text(pilot)
+        assert "… big was answering" in text(pilot) and "as of 20 Nov" in text(pilot)

@@ -68,7 +68,7 @@ def test_every_state_has_a_mark_and_a_word_and_the_profile_comes_first() -> None
     assert [row[0] for row in table[:4]] == ["◆", "◆", "▶", "·"]
     assert table[2].endswith("measuring")
     assert bar_of(table, "✗").endswith("slower")
-    assert "  9 more; not all are started" in table
+    assert "  9 more; not all will start" in table
     assert "left out  1 × slower   1 × out of VRAM" in table
     assert any(row.startswith("not tried 12 × would leave less than 1.0 GiB free") for row in table)
 

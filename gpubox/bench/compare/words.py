@@ -61,7 +61,9 @@ def runs_tell(first: tuple[RunInfo, Metric], second: tuple[RunInfo, Metric], loo
     (info, metric), (other_info, other) = first, second
     commands = dict.fromkeys(f"`{_command(info.plan.kind, _target(*own))}`" for own in (first, second))
     if not looks:
-        return " and ".join(commands) + (", once with each set of flags." if len(commands) == 1 else ".")
+        return " and ".join(commands) + (
+            "; between them `gpubox edit NAME --set FLAG=VALUE`." if len(commands) == 1 else "."
+        )
     if metric.unit not in SPEED_UNITS:
         return more_answers(info, other_info)
     if sides := _sides(first, second):

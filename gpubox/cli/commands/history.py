@@ -51,7 +51,7 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     \b
     DRAFT   with --requests: share of drafted tokens that were accepted
     TOOK    from the start in a slot to the end
-    END     why it ended; — where gpubox did not watch: the log does not say it
+    END     why it ended; where gpubox did not watch nobody knows: the log does not say it
 
     Requests are also counted if no gpubox ran when they ended, as long as the log of their launch was still there.
     """

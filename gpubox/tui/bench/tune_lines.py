@@ -133,7 +133,7 @@ def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
             (f"  {reason}" if reason else "", style),
         )
         rows.append(truncate_line(row, width))
-    return [*rows, styled_line((f"  {hidden} more; not all are started", QUIET))] if hidden else rows
+    return [*rows, styled_line((f"  {hidden} more; not all will start", QUIET))] if hidden else rows
 
 
 def interval_bar(candidate: TuneCandidate, low: float, high: float, cells: int) -> StyledLine:

@@ -38,8 +38,8 @@ EVENT_STYLES = {
 }  # fmt: skip
 UNOBSERVED_GLYPH = "·"
 """Drawn in columns of the time in which nothing was observed: unknown, not 0."""
-LEGEND = {"▲": "start, switch", "✗": "crash", "◆": "other engine", PREFILL_GLYPH: "reading a prompt",
-          UNOBSERVED_GLYPH: "not observed", "◇": "other driver", "▽": "stop"}  # fmt: skip
+LEGEND = {UNOBSERVED_GLYPH: "not observed", PREFILL_GLYPH: "reading a prompt", "▲": "start, switch", "✗": "crash",
+          "◆": "other engine", "◇": "other driver", "▽": "stop"}  # fmt: skip
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""

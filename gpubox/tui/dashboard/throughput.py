@@ -91,7 +91,7 @@ class ThroughputPane(SnapshotPane):
     def last_lines(self, last: LastSeen, width: int) -> list[StyledLine]:
         speed = f"{units.rate(last.tokens_per_second)} tok/s" if last.tokens_per_second else None
         state = STATE_WORDS.get(last.state, last.state)
-        parts = [(9, fact("", f"○ was {state}")), (8, fact("", speed)), (10, fact("", self.age))]
+        parts = [(9, fact("", f"… was {state}")), (8, fact("", speed)), (10, fact("", self.age))]
         return [fit_by_priority(parts, width)]
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:

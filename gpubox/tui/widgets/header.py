@@ -107,7 +107,7 @@ class StatusHeader(Widget):
             name, state, age = self.last
             if not age:
                 return [*parts, (90, Content.styled("· looking for the server", "$quiet"))]
-            old = f"○ {shorten(name, name_cells)} " if name and name_cells else "○ "
+            old = f"… {shorten(name, name_cells)} " if name and name_cells else "… "
             return [
                 *parts,
                 (99, Content.styled(f"{old}was {STATE_WORDS.get(state, state)}", "$quiet dim")),
