@@ -12,6 +12,7 @@ reply_text.py     thinking and repetition in the text of a reply
 code_answer.py    finds the code in a reply, for the chat and for benchmarks
 tools.py          what a tool is, and which protocol a server gets
 tool_calls.py     finds the calls in a reply and repairs their arguments
+call_formats.py   the forms in which models write calls as text (pure)
 tool_runner.py    approves and runs them, programs in the Sandbox among them
 file_tools.py     lists, reads and searches files
 edits.py          changes files

