@@ -39,10 +39,10 @@ class Dialog(ModalScreen[Result], Generic[Result]):
 
 
 class ChoiceList(OptionList):
-    """Rows of which one is chosen."""
+    """Rows of which one is chosen. Without a scroll bar, for whose room a row would wrap, and the bar then stay."""
 
     DEFAULT_CSS = """
-    ChoiceList { height: auto; border: none; padding: 0; background: $panel; }
+    ChoiceList { height: auto; border: none; padding: 0; background: $panel; scrollbar-size-vertical: 0; }
     ChoiceList:focus { border: none; background-tint: $foreground 0%; }
     ChoiceList > .option-list--option-highlighted, ChoiceList:focus > .option-list--option-highlighted {
         background: $line; color: $foreground; text-style: none;
