@@ -32,8 +32,6 @@ class Placed:
     begin: int
     end: int
     new: str
-    how: str = ""
-    """What differed from the file; empty: nothing."""
 
 
 def place_edit(text: str, old: str, new: str) -> Placed:
@@ -42,19 +40,19 @@ def place_edit(text: str, old: str, new: str) -> Placed:
         raise GpuboxError("The old text is empty.", "Give some lines around the place, or write the whole file.")
     old, new = _with_line_ends(old, text), _with_line_ends(new, text)
     if places := _occurrences(text, old):
-        return _only(text, [(begin, begin + len(old), new) for begin in places], "")
-    for how, forms in _FORMS:
+        return _only(text, [(begin, begin + len(old), new) for begin in places])
+    for forms in (_as_it_is, _without_numbers, _with_line_breaks):
         for told_old, told_new in forms(old, new):
             if told_old != old and (places := _occurrences(text, told_old)):
-                return _only(text, [(begin, begin + len(told_old), told_new) for begin in places], how)
+                return _only(text, [(begin, begin + len(told_old), told_new) for begin in places])
             if matches := list(_whole_lines(text, told_old, told_new)):
-                return _only(text, matches, how or "blanks, tabs or line ends")
+                return _only(text, matches)
     raise GpuboxError("The old text is not in the file.", _nearest(text, old))
 
 
-def _only(text: str, matches: Sequence[tuple[int, int, str]], how: str) -> Placed:
+def _only(text: str, matches: Sequence[tuple[int, int, str]]) -> Placed:
     if len(matches) == 1:
-        return Placed(*matches[0], how)
+        return Placed(*matches[0])
     lines = [text.count("\n", 0, begin) + 1 for begin, _, _ in matches]
     shown = ", ".join(map(str, lines[:10])) + (" ..." if len(lines) > 10 else "")
     raise GpuboxError(
@@ -103,11 +101,6 @@ def _with_line_breaks(old: str, new: str) -> Iterator[tuple[str, str]]:
         yield (*(part.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"') for part in (old, new)),)  # type: ignore[misc]
 
 
-_FORMS: tuple[tuple[str, Callable[[str, str], Iterator[tuple[str, str]]]], ...] = (
-    ("", _as_it_is), ("copied line numbers", _without_numbers), ("escaped line breaks", _with_line_breaks),
-)  # fmt: skip
-
-
 # -- whole lines, whatever their blanks ------------------------------------------------------------
 
 
@@ -126,7 +119,7 @@ def _whole_lines(text: str, old: str, new: str) -> Iterator[tuple[int, int, str]
             own = lines[at : at + len(wanted)]
             if all(body.strip() == want.strip() for body, want in zip(own, wanted, strict=True)):
                 reindent = _reindent([body.rstrip() for body in own], wanted)
-                if reindent is not None and (told := _told(new, old, reindent)) is not None:
+                if reindent is not None and (told := _told(new, reindent)) is not None:
                     end = begin + sum(map(len, own))
                     yield begin, end, _ended(told, own[-1], text)
         begin += len(line)
@@ -179,7 +172,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _told(new: str, old: str, reindent: Callable[[str], str | None]) -> str | None:
+def _told(new: str, reindent: Callable[[str], str | None]) -> str | None:
     """``new`` with the file's indentation; ``None`` if a line of it cannot have one."""
     lines = []
     for line in new.strip("\n").replace("\r\n", "\n").split("\n") if new.strip() else []:
