@@ -13,6 +13,7 @@ landlock.py         the wall without namespaces
 seccomp.py          the system calls that are forbidden
 syscalls.txt        their numbers
 cgroup.py           a bound of all memory, where gpubox may make one
+layers.py           what programs change, over a workspace that stays as it is
 idmapped_mount.py   lets the user of root's programs write to a workspace
 interpreter.py      which Python runs the program
 workspace_scan.py   what a program wrote, and how much

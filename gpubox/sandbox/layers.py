@@ -1,0 +1,256 @@
+"""Layers over a workspace: what a program changes lies in a folder of its own, and the owner's folder stays as it is.
+
+The form on disk is overlayfs' own (kernel: filesystems/overlayfs.rst, mounted with userxattr), so that bubblewrap can
+mount it, and what it left can be read without a mount: a changed or new file is a file, a removed one a character
+device 0:0 (a whiteout), and a folder that replaces another one is opaque. Every path is opened one name at a time and
+never through a symbolic link: what a program leaves can lead nowhere else. Blocking; run it in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+OPAQUE = "user.overlay.opaque"
+Names = tuple[str, ...]
+"""A path in the workspace, name by name; empty for the workspace itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What has a name in a merged folder."""
+
+    name: str
+    status: os.stat_result
+    folder: int
+    """Descriptor of the folder of the layer, or of the workspace, in which it lies. Valid while its folder is open."""
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.status.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
+
+    def link_target(self) -> str:
+        """Where the link leads. Raises OSError if it is none."""
+        return os.readlink(self.name, dir_fd=self.folder)
+
+
+@dataclass(slots=True)
+class Folder:
+    """One open folder of a View: the same folder in each layer that has it, the top first."""
+
+    descriptors: list[int]
+
+    def find(self, name: str) -> Item | None:
+        """The item that a program would see; ``None``: there is none. Raises OSError other than "no such file"."""
+        for descriptor in self.descriptors:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                return None if is_whiteout(status) else Item(name, status, descriptor)
+        return None
+
+    def items(self) -> Iterator[Item]:
+        """Every item, in no order. Those that vanish meanwhile are left out."""
+        seen: set[str] = set()
+        for descriptor in self.descriptors:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    if entry.name in seen:
+                        continue
+                    seen.add(entry.name)
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        if not is_whiteout(status):
+                            yield Item(entry.name, status, descriptor)
+
+    def open_folder(self, name: str) -> Folder:
+        """The folder ``name`` of this one; close it. Raises OSError if it is none, ELOOP or ENOTDIR for a link."""
+        opened: list[int] = []
+        try:
+            for descriptor in self.descriptors:
+                try:
+                    inner = os.open(name, OPEN_FOLDER, dir_fd=descriptor)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    if not opened:
+                        if is_whiteout(os.stat(name, dir_fd=descriptor, follow_symlinks=False)):
+                            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+                        raise
+                    break  # a file or a whiteout lies below a new folder
+                opened.append(inner)
+                if descriptor != self.descriptors[-1] and is_opaque(inner):
+                    break
+            if not opened:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        except BaseException:
+            Folder(opened).close()
+            raise
+        return Folder(opened)
+
+    def close(self) -> None:
+        """Closes its descriptors."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
+class View:
+    """The workspace as its programs see it: in each name the topmost layer wins. It may be read while they run."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """``folders``: the top layer first, the workspace last."""
+        self.folders = tuple(folders)
+
+    @contextlib.contextmanager
+    def folder(self, names: Names = ()) -> Iterator[Folder]:
+        """The open folder ``names``. Raises OSError: ENOENT, ENOTDIR, or ELOOP where a name is a link."""
+        folder = Folder([])
+        try:
+            for path in self.folders:
+                folder.descriptors.append(os.open(path, OPEN_FOLDER))
+            for name in names:
+                inner = folder.open_folder(name)
+                folder.close()
+                folder = inner
+            yield folder
+        finally:
+            folder.close()
+
+    def status(self, names: Names) -> os.stat_result | None:
+        """The state of the item ``names``; ``None``: there is none. Raises OSError for another reason."""
+        try:
+            with self.folder(names[:-1]) as folder:
+                item = folder.find(names[-1]) if names else None
+                return item.status if item else None if names else os.fstat(folder.descriptors[0])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def walk(self, names: Names = ()) -> Iterator[tuple[Names, Item]]:
+        """Everything below the folder ``names``, a folder before what is in it. Folders of no right are left out."""
+        with self.folder(names) as folder:
+            yield from _walk(folder, names)
+
+
+def _walk(folder: Folder, names: Names) -> Iterator[tuple[Names, Item]]:
+    for item in folder.items():
+        path = (*names, item.name)
+        yield path, item
+        if item.is_folder:
+            try:
+                inner = folder.open_folder(item.name)
+            except OSError:
+                continue
+            try:
+                yield from _walk(inner, path)
+            finally:
+                inner.close()
+
+
+class TopLayer:
+    """Writes the top layer of a View as a program would, without a mount. Never while a program runs in it."""
+
+    def __init__(self, view: View, owner: int | None = None) -> None:
+        """``owner``: the user of root's programs, who gets what is made; ``None``: gpubox's own."""
+        self.view, self.path, self._owner = view, view.folders[0], owner
+
+    def write(self, names: Names, data: bytes, mode: int | None = None) -> None:
+        """Makes or replaces the file ``names``, completely or not at all; missing folders are made.
+
+        ``mode``: its permissions; ``None``: those of the file that it replaces, else 0644. Raises OSError.
+        """
+        old = self.view.status(names)
+        if old and not stat.S_ISREG(old.st_mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(old.st_mode) else errno.EEXIST, "is not a regular file")
+        mode = mode if mode is not None else stat.S_IMODE(old.st_mode) if old else 0o644
+        temporary = f".gpubox-{secrets.token_hex(8)}.tmp"
+        with self._folder(names[:-1]) as folder:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as file:
+                    file.write(data)
+                    os.fchmod(file.fileno(), mode)
+                    self._give(file.fileno())
+                os.rename(temporary, names[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+
+    def remove(self, names: Names) -> None:
+        """Removes the file or link ``names``. Raises OSError; FileNotFoundError if there is none."""
+        if self.view.status(names) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/".join(names))
+        with self._folder(names[:-1]) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(names[-1], dir_fd=folder)
+            if View(self.view.folders[1:]).status(names) is not None:
+                os.mknod(names[-1], stat.S_IFCHR, os.makedev(0, 0), dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _folder(self, names: Names) -> Iterator[int]:
+        """The folder ``names`` of the top layer; it is made as overlayfs would copy it up."""
+        descriptor = os.open(self.path, OPEN_FOLDER)
+        try:
+            for depth, name in enumerate(names, 1):
+                try:
+                    inner = os.open(name, OPEN_FOLDER, dir_fd=descriptor)
+                except FileNotFoundError:
+                    inner = self._make_folder(descriptor, names[:depth], hidden=False)
+                except NotADirectoryError:
+                    if not is_whiteout(os.stat(name, dir_fd=descriptor, follow_symlinks=False)):
+                        raise
+                    inner = self._make_folder(descriptor, names[:depth], hidden=True)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _make_folder(self, parent: int, names: Names, *, hidden: bool) -> int:
+        """``hidden``: a whiteout has its name, so that the folder must stay without what lies below."""
+        below = self.view.status(names)
+        if below and not stat.S_ISDIR(below.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "/".join(names))
+        if hidden:
+            os.unlink(names[-1], dir_fd=parent)
+        os.mkdir(names[-1], 0o700, dir_fd=parent)
+        folder = os.open(names[-1], OPEN_FOLDER, dir_fd=parent)
+        if hidden:
+            os.setxattr(folder, OPAQUE, b"y")
+        os.fchmod(folder, stat.S_IMODE(below.st_mode) if below else 0o755)
+        self._give(folder)
+        if below:
+            os.utime(folder, ns=(below.st_atime_ns, below.st_mtime_ns))
+        return folder
+
+    def _give(self, descriptor: int) -> None:
+        if self._owner is not None:
+            os.fchown(descriptor, self._owner, self._owner)
+
+
+def is_whiteout(status: os.stat_result) -> bool:
+    """Whether it stands for a file that a layer removed."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def is_opaque(folder: int) -> bool:
+    """Whether the open folder of a layer hides the folders of its name below."""
+    try:
+        return os.getxattr(folder, OPAQUE) == b"y"
+    except OSError:
+        return False
