@@ -18,6 +18,7 @@ file_tools.py     lists, reads and searches files
 edits.py          changes files
 edit_match.py     where in a file an edit belongs (pure)
 workspace.py      the one folder that file tools may touch
+projects.py       what the owner has said about his projects
 chat_log.py       the records of a chat file, read back as a tree of turns
 journal.py        the only writer of a chat file
 chat_files.py     the folder of chats: list, rename, branch, rewind, search

@@ -47,8 +47,13 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from gpubox.agent.events import TestFinished
     from gpubox.agent.loop import AgentLoop
+    from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.runner import Sandbox
+    from gpubox.sandbox.steps import StepResult, TakeResult
     from gpubox.server.client import LlamaClient
 
 FLUSH_SECONDS = 0.5
@@ -95,6 +100,8 @@ class Chat:
         self._conversation_head = ""
         """The turn that ``_conversation`` ends with."""
         self._reported_problem = ""
+        self.queued: list[str] = []
+        """What the owner typed while the model works."""
         self.log = ChatLog(name)
         if name:
             path = existing_chat(paths, name)
@@ -231,6 +238,50 @@ class Chat:
             self._loop.stop()
         return self._loop is not None
 
+    async def changes(self) -> list[Change]:
+        """What the turns changed and the owner has not decided on, against the workspace as it is now, by path."""
+        raise NotImplementedError
+
+    async def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
+        """Writes changes into the workspace; ``None``: all but conflicts and what runs by itself.
+
+        ``allow``: the paths that run by themselves and that the owner allowed by name. Raises GpuboxError, also while
+        a turn is running, as each method below does.
+        """
+        raise NotImplementedError
+
+    async def drop(self, choice: Choice | None = None, why: str = "") -> None:
+        """Puts changes back; ``None``: all. The model reads ``why`` before the next question."""
+        raise NotImplementedError
+
+    async def undo(self, turn_id: str = "") -> StepResult:
+        """Takes the last turn back (or all to before ``turn_id``), its files and its place in the conversation."""
+        raise NotImplementedError
+
+    async def redo(self) -> StepResult:
+        """Brings back what ``undo`` took."""
+        raise NotImplementedError
+
+    async def run_test(self) -> TestFinished:
+        """Runs the project's test command over the changes. Raises GpuboxError if the owner has confirmed none."""
+        raise NotImplementedError
+
+    async def commit_message(self) -> str:
+        """A message for a commit of what was taken, proposed by the model. Raises GpuboxError."""
+        raise NotImplementedError
+
+    async def commit(self, message: str) -> str:
+        """Commits the taken paths with the owner's git and returns what it printed. The owner has said yes before."""
+        raise NotImplementedError
+
+    def queue(self, text: str) -> None:
+        """Keeps what was typed while the model works; ``next_queued`` returns it after the turn."""
+        self.queued.append(text)
+
+    def next_queued(self) -> str:
+        """The first queued text, which is then no longer queued; empty: none."""
+        return self.queued.pop(0) if self.queued else ""
+
     async def close(self) -> None:
         """Stops the running turn and closes the file. May be called twice."""
         self.stop()
@@ -272,7 +323,7 @@ class Chat:
         self._sandbox = self._sandbox or Sandbox(self._config)
         if self.settings.workdir:
             self._workspace = self._workspace or self._open_workspace(self.settings.workdir)
-            read_only = self.settings.approvals != "workspace"  # a program must not write what no diff has shown
+            read_only = self.settings.apply == "plan"
             policy = Policy(workspace=self._workspace.root, read_only=read_only)
             return [CodeExecution(self._sandbox, policy), *file_tools(self._workspace)]
         if self._scratch is None:
@@ -284,14 +335,6 @@ class Chat:
         return Workspace(Path(folder), any_folder=self._any_workdir, own_folders=own_folders)
 
     async def _approve(self, call: ToolCall, diff: str) -> bool:
-        if self.settings.approvals == "never":
-            return False
-        if self.settings.approvals == "workspace":
-            from gpubox.sandbox.auto_run_files import auto_run_kinds
-
-            path = call.arguments.get("path")
-            if not (isinstance(path, str) and auto_run_kinds(path)):
-                return True  # only files that programs of the owner run by themselves need a question
         return await self._ask_owner(call, diff)
 
     def _create_file(self, text: str) -> None:
@@ -344,7 +387,7 @@ class Chat:
 
     def _read_only_notice(self, started: TurnStarted) -> Notice | None:
         """The file tools need native calls: without them only programs could write, and those may not."""
-        if started.protocol != "fenced" or not self.settings.workdir or self.settings.approvals == "workspace":
+        if started.protocol != "fenced" or not self.settings.workdir or self.settings.apply != "plan":
             return None
         return Notice("read_only", "This model can only run programs: it can read the workspace but not change it.")
 

@@ -34,8 +34,9 @@ from gpubox.storage import DECODE_ERRORS, json_line
 FORMAT = "gpubox-chat"
 VERSION = 1
 
-Approvals = Literal["ask", "workspace", "never"]
-"""Writes in the workspace: the owner is asked each time, all are allowed, all are refused."""
+Apply = Literal["ask", "turn", "plan"]
+"""What becomes of a turn's changes: the owner decides; they are taken at its end, but for conflicts and what runs by
+itself; or nothing is written at all."""
 
 
 class ChatRecord(msgspec.Struct, frozen=True, tag_field="record", tag=snake_case, omit_defaults=True):
@@ -66,7 +67,7 @@ class ChatSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: bool = True
     workdir: str = ""
     """The workspace; empty: none, and programs run in a scratch folder."""
-    approvals: Approvals = "ask"
+    apply: Apply = "ask"
 
     def agent_settings(self, profile_system_prompt: str) -> AgentSettings:
         """The settings of a turn. ``profile_system_prompt`` may be empty: then gpubox's default holds."""

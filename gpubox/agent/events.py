@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -206,6 +206,14 @@ class Notice(_Event, frozen=True):
     text: str
 
 
+class TestFinished(_Event, frozen=True):
+    """The project's test command ran over what the turn changed, before TurnFinished, or when the owner asked."""
+
+    __test__: ClassVar[bool] = False  # pytest must not take it for a test
+    command: str
+    output: ToolOutput
+
+
 class TurnFinished(_Event, frozen=True):
     """The turn is over, and the conversation can continue."""
 
@@ -241,6 +249,7 @@ AgentEvent = (
     | MessageShortened
     | RoundFinished
     | Notice
+    | TestFinished
     | TurnFinished
     | TurnFailed
 )
