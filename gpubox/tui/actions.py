@@ -16,6 +16,7 @@ class Scope(StrEnum):
     ANYWHERE = "anywhere"
     DASHBOARD = "on the dashboard"
     CHAT = "in the chat"
+    DIFF = "in the diff"
     BENCH = "on the Bench screen"
     MODELS = "on the models screen"
     LIST = "in the profile list"
@@ -39,6 +40,7 @@ class Effect(StrEnum):
 
 _MOVES, _OPENS, _CHANGES, _DESTROYS, _DECIDES = Effect
 _D, _C, _B, _M, _E, _T = Scope.DASHBOARD, Scope.CHAT, Scope.BENCH, Scope.MODELS, Scope.EDITOR, Scope.TRIAL
+_DIFF = Scope.DIFF
 _G, _CONNECT, _ADVICE, _ALL = Scope.CLIENTS, Scope.CONNECT, Scope.ADVICE, Scope.ANYWHERE
 
 
@@ -58,6 +60,8 @@ class Action:
     bar_label: str = ""
     command: str = ""
     """The CLI verb that does the same; empty if there is none."""
+    slash: str = ""
+    """What runs it in the prompt of the chat, behind a slash."""
     words: str = ""
     """What somebody may call it who does not know its title: the palette finds it by them."""
     panes: str = ""
@@ -212,7 +216,7 @@ ACTIONS = (
     Action("help", "question_mark,f1", "Help", "Keys, terms, marks and file locations. While you type: F1.",
            _ALL, _OPENS, 3, "help", words="keys keyboard shortcuts hotkeys manual documentation docs how meaning "
            "glossary menu",
-           label_typing="F1"),
+           slash="help", label_typing="F1"),
     Action("command_palette", "ctrl+p", "Command palette", "Finds actions, profiles, terms and files by plain words.",
            _ALL, _OPENS, 16, "palette", palette=False),
     Action("theme", "", "Change the colours", "Another theme, which is remembered. `theme` in config.toml sets it for "
@@ -262,6 +266,16 @@ ACTIONS = (
            "Asks first.", _C, _DESTROYS, command="chat rm", words="remove erase conversation", bound=False),
     Action("chat_back", "escape", "Stop the answer, or go back", "What it wrote is kept. Closes the list or the edit; "
            "then returns to the dashboard.", _C, _MOVES, 4, "stop, back", palette=False),
+    Action("diff_take", "t", "Take what is marked", "Writes it into the workspace. Asks by name about what runs by "
+           "itself; a conflict is never overwritten. Undoing the turn undoes this, too.", _DIFF, _CHANGES, 1, "take",
+           "chat take", words="accept apply yes"),
+    Action("diff_mark", "space", "Mark a file or a hunk", "On a file: all of it.", _DIFF, _MOVES, 2, "mark",
+           words="select choose toggle", palette=False),
+    Action("diff_mark_all", "a", "Mark all, or none", "All but what is in doubt.", _DIFF, _MOVES, 3, "all or none",
+           palette=False),
+    Action("diff_drop", "d", "Drop what is marked", "The model no longer sees it. You may say why, and it reads that.",
+           _DIFF, _CHANGES, 4, "drop, say why", "chat drop", words="reject refuse no discard"),
+    Action("diff_back", "escape", "Decide later", "The changes wait.", _DIFF, _MOVES, 5, "later", palette=False),
     Action("bench_open", "enter", "Show only the report", "esc returns to the list.",
            _B, _OPENS, 1, "report", "bench show", palette=False),
     Action("bench_plan", "n", "Plan a run", "Kind, profile and options; shows what the run will do before it "
@@ -409,8 +423,12 @@ WORKSHOP_ACTIONS = frozenset({
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_models")
+CHAT_COMMANDS = frozenset(f"chat_{name}" for name in (
+    "diff", "undo", "redo", "test", "commit", "plan", "model", "compact", "share", "copy_code", "save_code", "copy_answer",
+))  # fmt: skip
+"""Actions of the chat screen that its ChatCommands and Snippets perform."""
 _NOT_IN_BAR = {
-    Scope.CHAT: (*_SCREENS, "back"), Scope.BENCH: (), Scope.MODELS: ("show_models",),
+    Scope.CHAT: (*_SCREENS, "back"), Scope.DIFF: (*_SCREENS, "back", "menu"), Scope.BENCH: (), Scope.MODELS: ("show_models",),
     Scope.CLIENTS: (*_SCREENS, "back"), Scope.CONNECT: (*_SCREENS, "back"),
     Scope.EDITOR: (*_SCREENS, "back"), Scope.TRIAL: (*_SCREENS, "back", "menu"),
     Scope.ADVICE: (*_SCREENS, "back"),
@@ -442,11 +460,18 @@ def action_name(action: Action) -> str:
         return f"app.show('{action.id.removeprefix('show_')}')"
     if action.id in WORKSHOP_ACTIONS:
         return f"app.workshop('{action.id}')"
+    if action.id in CHAT_COMMANDS:
+        return f"command('{action.id.removeprefix('chat_')}')"
     if action.id in ("hold", "connect", "clients_hold", "clients_connect", "clients_toggle"):
         return f"app.gateway('{action.id.removeprefix('clients_')}')"
     if action.id == "theme":
         return "app.change_theme"
     return f"app.{action.id}" if action.id in _APP_ACTIONS else action.id
+
+
+def slash_actions() -> dict[str, Action]:
+    """The actions that a command in the prompt of the chat runs, by its name."""
+    return {action.slash: action for action in ACTIONS if action.slash}
 
 
 def key_bar_actions(scope: Scope) -> list[Action]:

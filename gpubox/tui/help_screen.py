@@ -24,7 +24,8 @@ from gpubox.views.marks import PROFILES, STATE_WORDS
 
 LEFT_CELLS, TITLE_CELLS = 8, 42
 TITLES = {
-    Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen",
+    Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.DIFF: "Keys in the diff",
+    Scope.BENCH: "Keys on the Bench screen",
     Scope.EDITOR: "Keys in the editor", Scope.TRIAL: "Keys of a trial",
     Scope.MODELS: "Keys on the models screen", Scope.CLIENTS: "Keys on the Clients screen",
     Scope.CONNECT: "Keys while connecting a client", Scope.ADVICE: "Keys in the advice",

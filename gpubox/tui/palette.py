@@ -46,7 +46,7 @@ LEAST_LIKENESS, LEAST_TYPED = 0.8, 4
 HERE = 0.06
 """What an action of the present screen counts more."""
 ROWS_SHOWN = 60
-OPENED_BY_ANOTHER = {Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE}
+OPENED_BY_ANOTHER = {Scope.DIFF, Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE}
 """Screens that lie on another one: elsewhere nothing can run their actions."""
 
 

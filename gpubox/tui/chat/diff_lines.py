@@ -20,7 +20,6 @@ from gpubox.tui.styled_lines import (
     wrap_text,
 )
 from gpubox.views.changes import change_mark, doubt, what_changed
-from gpubox.views.marks import Mark
 
 if TYPE_CHECKING:
     from gpubox.agent.events import ChangedFile
@@ -66,16 +65,16 @@ def diff_rows(lines: Sequence[str], path: str, width: int, *, dim: bool = False)
     return rows
 
 
-def file_line(change: Change | ChangedFile, width: int, before: StyledLine = (), mark: Mark | None = None) -> StyledLine:
-    """One file: ``M src/parse.py   +12 −3``, and what is in doubt about it."""
-    mark = mark or change_mark(change)
-    counts = _coloured(what_changed(change))
-    why = doubt(change)
-    room = width - cell_width(before) - cell_width(counts) - 4
-    path = sanitize_to_width(change.path, max(12, min(room, 60)))
-    line = (*before, marked(mark), (f" {path}", "bold" if why else ""), ("  ", ""), *counts)
+def file_line(
+    change: Change | ChangedFile, width: int, before: StyledLine = (), *, cells: int = 0
+) -> StyledLine:
+    """One file: ``M src/parse.py   +12 −3``, and what is in doubt about it. ``cells``: of the longest path."""
+    counts, why = _coloured(what_changed(change)), doubt(change)
+    room = max(12, width - cell_width(before) - cell_width(counts) - 4)
+    path = sanitize_to_width(change.path, room).ljust(min(cells, room))
+    line: StyledLine = (*before, marked(change_mark(change)), (f" {path}", ""), ("  ", ""), *counts)
     left = width - cell_width(line) - 2
-    return truncate_line((*line, (f"  {why}", "$warning")), width) if why and left >= min(12, len(why)) else line
+    return (*line, (f"  {sanitize_to_width(why, left)}", "$warning")) if why and left >= 12 else line
 
 
 def _coloured(counts: str) -> StyledLine:
