@@ -2,104 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
 from textual.binding import Binding
 
+from gpubox.tui.action import TEXT_KEYS, Action, Effect, Scope
 from gpubox.tui.dashboard.layout import PANES
-
-
-class Scope(StrEnum):
-    """Where the key of an action works."""
-
-    ANYWHERE = "anywhere"
-    DASHBOARD = "on the dashboard"
-    CHAT = "in the chat"
-    DIFF = "in the diff"
-    BENCH = "on the Bench screen"
-    MODELS = "on the models screen"
-    LIST = "in the profile list"
-    LISTS = "in a list or the log"
-    EDITOR = "in the editor"
-    TRIAL = "during a trial"
-    CLIENTS = "on the Clients screen"
-    CONNECT = "while connecting a client"
-    ADVICE = "in the advice"
-
-
-class Effect(StrEnum):
-    """What an action does at most. A key that moves or opens on one screen never destroys or decides on another."""
-
-    MOVES = "moves"
-    OPENS = "opens"
-    CHANGES = "changes"
-    DESTROYS = "destroys"
-    DECIDES = "decides"
-
 
 _MOVES, _OPENS, _CHANGES, _DESTROYS, _DECIDES = Effect
 _D, _C, _B, _M, _E, _T = Scope.DASHBOARD, Scope.CHAT, Scope.BENCH, Scope.MODELS, Scope.EDITOR, Scope.TRIAL
 _DIFF = Scope.DIFF
 _G, _CONNECT, _ADVICE, _ALL = Scope.CLIENTS, Scope.CONNECT, Scope.ADVICE, Scope.ANYWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing the owner can do. ``id`` is the binding's id, and ``action_<id>`` the method that does it."""
-
-    id: str
-    key: str
-    """Textual's name; several separated by commas. Of an action that is not ``bound``: its letter in the menu."""
-    title: str
-    help: str
-    scope: Scope
-    effect: Effect
-    bar_priority: int = 0
-    """Position in the key bar; 0: not in it. High numbers are dropped first on a narrow terminal."""
-    bar_label: str = ""
-    command: str = ""
-    """The CLI verb that does the same; empty if there is none."""
-    slash: str = ""
-    """What runs it in the prompt of the chat, behind a slash."""
-    words: str = ""
-    """What somebody may call it who does not know its title: the palette finds it by them."""
-    panes: str = ""
-    """The panes of the dashboard in whose menu it stands; ``*``: all. On other screens the menu has all actions."""
-    bound: bool = True
-    """False: its key works only in the menu."""
-    label: str = ""
-    """Replaces the key's name."""
-    label_typing: str = ""
-    """Replaces ``key_label`` while a text input has the focus."""
-    palette: bool = True
-    changes_server: bool = False
-    """Refused on a server that gpubox did not start."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(filter(None, self.key.split(",")))
-
-    @property
-    def key_label(self) -> str:
-        """Its key as it is written on the screen; ``menu`` if it works only there; empty if it has none."""
-        if self.bound:
-            return self.label or self.letter
-        return {Scope.ANYWHERE: "", Scope.TRIAL: "⏎"}.get(self.scope, "menu")
-
-    @property
-    def letter(self) -> str:
-        """Its first key as the menu shows it."""
-        key = self.keys[0] if self.keys else ""
-        return _KEY_LABELS.get(key) or key.replace("ctrl+", "^")
-
-
-_KEY_LABELS = {
-    "enter": "⏎", "slash": "/", "question_mark": "?", "escape": "esc", "equals_sign": "=", "delete": "del",
-    "up": "↑", "left_square_bracket": "[", "right_square_bracket": "]", "right": "→", "left": "←", "backspace": "⌫",
-}  # fmt: skip
-_TEXT_KEYS = {"slash", "question_mark", "space", "plus", "minus", "backspace"}
-"""Keys with a name of their own that type or delete a character."""
 
 ACTIONS = (
     Action("switch", "enter", "Switch to the highlighted profile", "Starts it, or replaces the running server. "
@@ -244,10 +155,30 @@ ACTIONS = (
     Action("chat_search", "slash", "Search all chats", "Searches names and texts.", _C, _MOVES, command="chat search",
            words="find conversations"),
     Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new chat",
-           words="conversation clear reset fresh empty start"),
-    Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, "
-           "approvals and limits. An empty field means the default.", _C, _OPENS, 5, "settings", words="temperature "
-           "top-p reasoning thinking turn off on stop folder tools"),
+           slash="new", words="conversation clear reset fresh empty start"),
+    Action("chat_diff", "ctrl+d,d", "Show what changed, and decide", "The changes that wait: take all, some files or "
+           "some hunks, or drop them and say why. Enter in an empty prompt does the same.", _C, _OPENS, 1, "diff",
+           "chat diff", slash="diff", words="changes files hunks review accept apply reject approve patch"),
+    Action("chat_undo", "u", "Undo the last turn", "Its files are as before, also those that were taken, and the "
+           "model no longer knows of it.", _C, _CHANGES, 3, "undo", "chat undo", slash="undo", words="revert back "
+           "restore mistake oops"),
+    Action("chat_redo", "", "Redo the turn that was undone", "Its files and its place in the conversation come back.",
+           _C, _CHANGES, command="chat redo", slash="redo", words="again forward", bound=False),
+    Action("chat_test", "", "Run the project's tests", "Over the files as the model sees them.", _C, _CHANGES,
+           slash="test", words="pytest check verify", bound=False),
+    Action("chat_commit", "", "Commit what was taken", "Proposes a message, which can be changed. Uses your git.",
+           _C, _CHANGES, slash="commit", words="git save message", bound=False),
+    Action("chat_plan", "p", "Plan only, or write again", "While planning the model writes nothing, and its programs "
+           "only read the workspace.", _C, _CHANGES, slash="plan", words="mode read only apply ask turn"),
+    Action("chat_model", "", "Switch the model", "Shows the profiles; Enter starts one. The chat goes on with it, "
+           "which reads all of it again.", _C, _OPENS, slash="model", words="profile change another", bound=False),
+    Action("chat_compact", "", "Shorten the conversation", "A summary stands for all but the last turns. Shows the "
+           "cost and asks first.", _C, _CHANGES, slash="compact", words="summary context full compress", bound=False),
+    Action("chat_share", "", "Write the chat to a file", "One Markdown file with the prompts, the answers and the "
+           "diffs.", _C, _CHANGES, slash="share", words="export markdown save post", bound=False),
+    Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, what "
+           "becomes of changes, and limits. An empty field means the default.", _C, _OPENS, 5, "settings",
+           words="temperature top-p reasoning thinking turn off on stop folder tools apply ask plan"),
     Action("chat_fold", "ctrl+o,o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
            _C, _MOVES, 2, "unfold all", words="show hide reasoning expand collapse"),
     Action("chat_retry", "ctrl+r,r", "Ask the last prompt again", "The previous answer is kept. If the server "
@@ -424,11 +355,13 @@ WORKSHOP_ACTIONS = frozenset({
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_models")
 CHAT_COMMANDS = frozenset(f"chat_{name}" for name in (
-    "diff", "undo", "redo", "test", "commit", "plan", "model", "compact", "share", "copy_code", "save_code", "copy_answer",
+    "diff", "undo", "redo", "test", "commit", "plan", "model", "compact", "share", "copy_code", "save_code",
+    "copy_answer", "branch", "rename", "delete",
 ))  # fmt: skip
-"""Actions of the chat screen that its ChatCommands and Snippets perform."""
+"""Actions of the chat screen that its ChatCommands, Snippets and StoredChats perform."""
 _NOT_IN_BAR = {
-    Scope.CHAT: (*_SCREENS, "back"), Scope.DIFF: (*_SCREENS, "back", "menu"), Scope.BENCH: (), Scope.MODELS: ("show_models",),
+    Scope.CHAT: (*_SCREENS, "back"), Scope.DIFF: (*_SCREENS, "back", "menu"), Scope.BENCH: (),
+    Scope.MODELS: ("show_models",),
     Scope.CLIENTS: (*_SCREENS, "back"), Scope.CONNECT: (*_SCREENS, "back"),
     Scope.EDITOR: (*_SCREENS, "back"), Scope.TRIAL: (*_SCREENS, "back", "menu"),
     Scope.ADVICE: (*_SCREENS, "back"),
@@ -439,7 +372,7 @@ _NOT_IN_BAR = {
 def types_text(action: Action) -> bool:
     """Whether its key types a character if a text input has the focus."""
     key = action.keys[0]
-    return not action.label_typing and (len(key) == 1 or key in _TEXT_KEYS)
+    return not action.label_typing and (len(key) == 1 or key in TEXT_KEYS)
 
 
 def bindings(*scopes: Scope) -> list[Binding]:

@@ -44,7 +44,7 @@ def what_changed(change: Change | ChangedFile) -> str:
     if change.kind == "mode" and None not in modes:
         return " → ".join(f"{(mode or 0) & 0o7777:o}" for mode in modes)
     if change.kind in ("new", "changed", "removed") and (old or new):
-        return " → ".join(units.file_size(size) for size in (old, new) if size is not None)
+        return " → ".join(units.small_size(size) for size in (old, new) if size is not None)
     return ""
 
 

@@ -16,8 +16,10 @@ from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import SIZES, pictured, shows, until
 from tests.tui.fake import BUSY, STOPPED
 from tests.tui.fake_chat import (
-    QUESTION,
-    WRITE,
+    CHANGES,
+    NETWORK,
+    RUN,
+    WORKSPACE,
     ChatServices,
     FakeChat,
     FakeChats,
@@ -30,7 +32,7 @@ from tests.tui.snapshots import PREFILL, READING_SLOT
 
 
 async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-    await chat.ask(QUESTION)
+    await chat.ask(NETWORK)
     return []
 
 
@@ -42,9 +44,9 @@ def script(state: str) -> list[Step]:
         "prefill": [*reading_turn(), gate],
         "approval": [
             *opening(),
-            e.TextDelta("I write it."),
-            e.ToolRequested(WRITE),
-            e.QuestionAsked(QUESTION),
+            e.TextDelta("I install what the tests need."),
+            e.ToolRequested(RUN),
+            e.QuestionAsked(NETWORK),
             ask,
         ],
         "no_server": [],
@@ -88,7 +90,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
         if state in ("approval", "prefill"):
             assert app.chat
-            app.chat.new_settings = ChatSettings(workdir="/home/me/code/durations")
+            app.chat.new_settings = ChatSettings(workdir=WORKSPACE)
         if state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
         await shows(pilot, *SHOWN[state])

@@ -14,7 +14,7 @@ from gpubox.errors import UsageError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn_parts import note_part
 from gpubox.tui.dialogs import confirm
-from gpubox.tui.styled_lines import StyledLine, styled_line
+from gpubox.tui.styled_lines import StyledLine, join_lines, styled_line
 from gpubox.views.changes import count, step_sentence, taken_sentence
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.chat_screen import ChatScreen
 
 UNDO_HINT = (("  u", "bold $primary"), (" undoes the turn", "$quiet"))
-WAITS = styled_line(("⏎", "bold $primary"), (" or ", "$quiet"), ("^d", "bold $primary"), ("  look and decide", "$quiet"))
+WAITS = styled_line(
+    ("⏎", "bold $primary"), (" or ", "$quiet"), ("^d", "bold $primary"), ("  look and decide", "$quiet")
+)
+
+TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 
 
 class ChatCommands:
@@ -51,13 +55,15 @@ class ChatCommands:
         self.changes = tuple(await chat.changes()) if chat and chat.settings.workdir else ()
         parts = [turn.changes for turn in screen.transcript.turns if turn.changes]
         for part in parts[:-1]:
-            if part.fate == WAITS:
+            if part.waits:  # it is decided with the last one
                 part.decide((), ())
         if parts:
-            taken = styled_line(("✓ Taken.", "$success"), *UNDO_HINT) if screen.settings.apply == "turn" else ()
-            left = WAITS if self.changes else fate or parts[-1].fate if parts[-1].fate != WAITS else ()
-            parts[-1].decide(self.changes, (*fate, *((("   ", ""), *WAITS) if fate and self.changes else ()))
-                             if fate else left or taken)  # fmt: skip
+            last = parts[-1]
+            if self.changes:
+                fate = join_lines([fate, WAITS])
+            elif not fate and not last.waits:
+                fate = last.fate or (TAKEN if screen.settings.apply == "turn" else ())
+            last.decide(self.changes, fate)
             screen.transcript.remake()
         screen.draw_lines()
 
@@ -73,13 +79,17 @@ class ChatCommands:
     async def _take(self, choice: Choice, allowed: Collection[str]) -> None:
         result = await self.chat.take(choice, allow=allowed)
         await self.read_changes(
-            styled_line((f"✓ {sanitize_line(taken_sentence(result))}", "$success"), *(UNDO_HINT if result.taken else ()))
+            styled_line(
+                (f"✓ {sanitize_line(taken_sentence(result))}", "$success"), *(UNDO_HINT if result.taken else ())
+            )
         )
 
     async def _drop(self, choice: Choice, why: str) -> None:
         await self.chat.drop(choice, why)
         reads = " The model reads why with your next prompt." if why else ""
-        await self.read_changes(styled_line((f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning"), *UNDO_HINT))
+        await self.read_changes(
+            styled_line((f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning"), *UNDO_HINT)
+        )
 
     async def undo(self) -> None:
         result = await self.chat.undo()
@@ -95,7 +105,9 @@ class ChatCommands:
         chat = self.chat
         prompts = [turn.header.text for name in result.turns if (turn := chat.log.turns.get(name))]
         self.screen.show_chat()
-        self.note(styled_line((f"↶ {sanitize_line(step_sentence(result, verb, prompts))}", "$quiet"), (hint, "$quiet italic")))
+        self.note(
+            styled_line((f"↶ {sanitize_line(step_sentence(result, verb, prompts))}", "$quiet"), (hint, "$quiet italic"))
+        )
 
     def note(self, line: StyledLine) -> None:
         """A line of gpubox below the last turn; in an empty chat as a message."""

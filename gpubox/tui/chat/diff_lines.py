@@ -65,9 +65,7 @@ def diff_rows(lines: Sequence[str], path: str, width: int, *, dim: bool = False)
     return rows
 
 
-def file_line(
-    change: Change | ChangedFile, width: int, before: StyledLine = (), *, cells: int = 0
-) -> StyledLine:
+def file_line(change: Change | ChangedFile, width: int, before: StyledLine = (), *, cells: int = 0) -> StyledLine:
     """One file: ``M src/parse.py   +12 −3``, and what is in doubt about it. ``cells``: of the longest path."""
     counts, why = _coloured(what_changed(change)), doubt(change)
     room = max(12, width - cell_width(before) - cell_width(counts) - 4)
@@ -80,7 +78,8 @@ def file_line(
 def _coloured(counts: str) -> StyledLine:
     styles = {"+": "$success", "−": "$error"}
     return tuple(
-        (f"{' ' if index else ''}{word}", styles.get(word[:1], "$quiet")) for index, word in enumerate(counts.split(" "))
+        (f"{' ' if index else ''}{word}", styles.get(word[:1], "$quiet"))
+        for index, word in enumerate(counts.split(" "))
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.layers import OPEN_FILE, View
-from gpubox.units import file_size
+from gpubox.units import small_size
 
 MAX_NAMES = 20_000
 """Names of a workspace that the picker knows."""
@@ -145,8 +145,8 @@ def _image_path(name: str, view: View | None) -> Path | None:
             status = each.lstat()
             if stat.S_ISREG(status.st_mode):
                 if status.st_size > MAX_IMAGE_BYTES:
-                    raise GpuboxError(f"{name} is {file_size(status.st_size)}: an image may have "
-                                      f"{file_size(MAX_IMAGE_BYTES)}.")  # fmt: skip
+                    raise GpuboxError(f"{name} is {small_size(status.st_size)}: an image may have "
+                                      f"{small_size(MAX_IMAGE_BYTES)}.")  # fmt: skip
                 return each
     return None
 

@@ -130,10 +130,8 @@ class QuestionPane(Vertical, can_focus=True):
 
     # -- drawing --------------------------------------------------------------------------------------
 
-    def on_focus(self) -> None:
-        self._show_keys()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
         self._show_keys()
 
     def _show_keys(self) -> None:
@@ -141,7 +139,7 @@ class QuestionPane(Vertical, can_focus=True):
         if question is None:
             return
         numbers = f"1-{min(len(question.options), MAX_OPTIONS)}"
-        if self.line.has_focus:
+        if self.line.display:
             text = "⏎ answers   esc back"
         elif self.has_focus:
             text = f"{numbers} chooses   o another answer   n no answer" if question.kind == "ask" else "y yes   n no"
@@ -155,7 +153,7 @@ class QuestionPane(Vertical, can_focus=True):
     def _show_next(self) -> None:
         if not self.is_attached:
             return
-        if self.has_focus or self.line.has_focus:
+        if self.has_focus or self.line.display:
             self.action_leave()
         self.display = bool(self.pending)
         if question := self.question:

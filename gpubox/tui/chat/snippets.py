@@ -59,7 +59,7 @@ class Snippets:
         self._copied: tuple[int, int] = (-1, 0)
         """Index of a turn, and which of its snippets was copied last, counted from the end."""
 
-    async def copy_answer(self) -> None:
+    def copy_answer(self) -> None:
         screen = self.screen
         index, selected = screen.transcript.turn_in_view, screen.get_selected_text()
         text = selected or (screen.transcript.turns[index].answer if index is not None else "")
@@ -68,7 +68,7 @@ class Snippets:
         else:
             screen.say("There is no answer to copy.")
 
-    async def copy_code(self) -> None:
+    def copy_code(self) -> None:
         turn, snippets = self._in_view()
         if not snippets:
             return

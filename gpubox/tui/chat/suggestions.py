@@ -1,4 +1,4 @@
-"""What can be completed in the prompt: commands behind a slash, files behind an ``@``. The list above the prompt box."""
+"""The list above the prompt box: what can be completed in it, commands behind a slash, files behind an ``@``."""
 
 from __future__ import annotations
 

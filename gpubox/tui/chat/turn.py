@@ -21,6 +21,7 @@ from gpubox.tui.styled_lines import join_lines, styled_line
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.chat_log import Turn
+    from gpubox.tui.chat.files_named import Prompt
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""
@@ -86,6 +87,12 @@ class TurnView:
         self._round_notes: list[turn_parts.LinesPart] = []
         self._round_start = 1
         """Index of the first part of the current round."""
+
+    def show_prompt(self, prompt: Prompt) -> None:
+        """The prompt with what it names, and what of it was not added."""
+        self.parts[0] = turn_parts.PromptPart(prompt.text, prompt.images)
+        for note in prompt.notes:
+            self._add_note("! ", note)
 
     @property
     def answer(self) -> str:
@@ -308,11 +315,16 @@ class TurnRunner:
         """Since the turn started."""
         return self._clock() - self._started_at
 
-    async def run(self, chat: Chat, turn: TurnView, text: str) -> None:
+    @property
+    def stopped(self) -> bool:
+        """Whether the owner stopped the turn."""
+        return self._stopping
+
+    async def run(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
         self.turn, self.running, self._started_at = turn, True, self._clock()
         self._chat, self._stopping = chat, False
-        self._task = asyncio.create_task(self._consume(chat, turn, text))
+        self._task = asyncio.create_task(self._consume(chat, turn, prompt))
         drawing = asyncio.create_task(self._draw_changes())
         try:
             await asyncio.wait([self._task])
@@ -336,9 +348,9 @@ class TurnRunner:
             self._task.cancel()
         self._stopping = True
 
-    async def _consume(self, chat: Chat, turn: TurnView, text: str) -> None:
+    async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:
-            async with contextlib.aclosing(chat.send(text)) as events:
+            async with contextlib.aclosing(chat.send(prompt.text)) as events:
                 async for event in events:
                     if isinstance(event, e.TurnStarted) and (endpoint := chat.endpoint):
                         turn.answered_by = model_label(endpoint.profile_name or endpoint.model, endpoint.build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -94,17 +95,23 @@ class PromptPart(TurnPart):
 
     folds = True
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, images: Sequence[Path] = ()) -> None:
         super().__init__()
         self.text, self.attached = split_prompt(text)
+        self.images = images
 
     def make(self, width: int) -> list[StyledLine]:
         rows = _text_rows(self.text, "bold", width, (("❯ ", "bold $primary"),), INDENT)
         if len(rows) > PROMPT_LINES and not self.open:
             rows = [*rows[: PROMPT_LINES - 1], ((f"  … {len(rows) - PROMPT_LINES + 1:,} more lines", "$quiet"),)]
+        for path in self.images:
+            size = units.small_size(path.stat().st_size)
+            rows.append((*INDENT, (f"[image {sanitize_to_width(path.name, width - 20)} {size}]", "$accent")))
         if self.attached:
             names = sanitize_line(self.attached.partition("\n")[0])
-            rows += wrap(styled_line((f"+ {len(self.attached):,} characters: {names}", "$quiet")), width, INDENT, INDENT)
+            rows += wrap(
+                styled_line((f"+ {len(self.attached):,} characters: {names}", "$quiet")), width, INDENT, INDENT
+            )
             if self.open:
                 rows += _text_rows(self.attached.partition("\n")[2], "$quiet", width, INDENT, INDENT)
         return rows
@@ -313,9 +320,11 @@ class ChangesPart(TurnPart):
         self.changes: Sequence[Change] = ()
         """As they wait for the owner, with their hunks."""
         self.fate: StyledLine = ()
+        self.waits = False
 
     def decide(self, changes: Sequence[Change], fate: StyledLine) -> None:
         """``changes``: those that wait now; ``fate``: what the owner can do, or what was done."""
+        self.waits = bool(changes)
         waiting = {change.path: change for change in changes}
         self.files = [waiting.get(each.path, each) for each in self.files]
         self.changes = [change for change in changes if any(change is each for each in self.files)] or self.changes
