@@ -38,7 +38,7 @@ from gpubox.agent.events import (
     TurnTotals,
 )
 from gpubox.agent.journal import ChatJournal
-from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
+from gpubox.agent.tools import AskOwner, Tool, nobody
 from gpubox.agent.workspace import Workspace, create_scratch, remove_scratch
 from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
@@ -73,18 +73,18 @@ class Chat:
         name: str = "",
         *,
         find: FindEndpoint | None = None,
-        approve: Approve = deny_all,
+        ask: AskOwner = nobody,
         sandbox: Sandbox | None = None,
         any_workdir: bool = False,
     ) -> None:
         """Opens the chat ``name``; empty: a new chat, which gets its name from the first question.
 
-        ``find`` returns the server that answers; by default it is the box's active server. ``approve`` asks the owner
-        about a diff. Raises GpuboxError if the chat cannot be opened or another gpubox has it open.
+        ``find`` returns the server that answers; by default it is the box's active server. ``ask`` asks the owner.
+        Raises GpuboxError if the chat cannot be opened or another gpubox has it open.
         """
         self._paths, self._config, self._any_workdir = paths, config, any_workdir
         self._find: FindEndpoint = find or (lambda: find_endpoint(paths, config))
-        self._ask_owner, self._sandbox = approve, sandbox
+        self._ask_owner, self._sandbox = ask, sandbox
         self.endpoint: ServerEndpoint | None = None
         """The server of the running or the last turn."""
         self._client: LlamaClient | None = None
@@ -203,7 +203,7 @@ class Chat:
         question = conversation.add(Message("user", text))
         self._log_event(question)
         logged_messages = len(conversation.messages)
-        self._loop = AgentLoop(self._approve)
+        self._loop = AgentLoop(self._ask_owner)
         failure = ""
         try:
             yield question
@@ -333,9 +333,6 @@ class Chat:
     def _open_workspace(self, folder: str) -> Workspace:
         own_folders = (self._paths.config, self._paths.state, self._paths.cache)
         return Workspace(Path(folder), any_folder=self._any_workdir, own_folders=own_folders)
-
-    async def _approve(self, call: ToolCall, diff: str) -> bool:
-        return await self._ask_owner(call, diff)
 
     def _create_file(self, text: str) -> None:
         """Gives a new chat its name and its file."""

@@ -17,7 +17,7 @@ from gpubox import units
 from gpubox.agent import edits
 from gpubox.agent.edits import FileChange
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
 from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary, list_folder, printable_path, read_at
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
@@ -209,9 +209,9 @@ class FileTool:
         }
         self._work = work
 
-    def diff(self, call: ToolCall) -> str:
-        """Empty: reading needs no approval."""
-        return ""
+    def question(self, call: ToolCall) -> Question | None:
+        """None: reading is allowed."""
+        return None
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Runs the call. A mistake of the model is an output, not an exception."""
@@ -260,17 +260,18 @@ class ChangeTool(FileTool):
         self._told = (b"", "")
         """The last content that would not parse, and the call that was told so: who insists is not told again."""
 
-    def diff(self, call: ToolCall) -> str:
-        """The change as a diff (of a long one head and tail); empty if there is nothing to approve."""
+    def question(self, call: ToolCall) -> Question | None:
+        """The change as a diff (of a long one head and tail); ``None`` if there is nothing to approve."""
         try:
             change = self._checked(call)
         except GpuboxError:
-            return ""  # ``run`` reports the problem
+            return None  # ``run`` reports the problem
         if change.diff:
             self._shown[call.id] = change
             while len(self._shown) > _MAX_PLANNED_CHANGES:
                 self._shown.popitem(last=False)
-        return edits.shorten_diff(change.diff)
+        diff = edits.shorten_diff(change.diff)
+        return Question("network", diff, call=call) if diff else None
 
     def _checked(self, call: ToolCall) -> FileChange:
         """The planned change. Raises GpuboxError also where the file would no longer parse, unless it is meant so."""

@@ -27,7 +27,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tool_calls import ToolCallPlan, plan_tool_calls
 from gpubox.agent.tool_runner import CompletedCall, ToolRunner
-from gpubox.agent.tools import Approve, Tool, ToolCall, choose_protocol, deny_all
+from gpubox.agent.tools import Answer, AskOwner, Question, Tool, choose_protocol, nobody
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
 from gpubox.server.responses import context_size
@@ -43,10 +43,10 @@ class AgentLoop:
     """Runs turns, one at a time. It owns no file and no server: ``run`` receives both."""
 
     def __init__(
-        self, approve: Approve = deny_all, *, retry_seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter
+        self, ask: AskOwner = nobody, *, retry_seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """``approve`` asks the owner if a tool needs it. ``retry_seconds``: wait before a request is repeated."""
-        self._approve, self._retry_seconds, self._clock = approve, retry_seconds, clock
+        """``ask`` asks the owner. ``retry_seconds``: wait before a request is repeated."""
+        self._ask, self._retry_seconds, self._clock = ask, retry_seconds, clock
         self._task: asyncio.Task[None] | None = None
         self._turn: RunningTurn | None = None
 
@@ -66,7 +66,7 @@ class AgentLoop:
         """
         events: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
         turn = self._turn = RunningTurn(
-            conversation, settings, tools, client, events.put_nowait, self._approve, self._retry_seconds, self._clock
+            conversation, settings, tools, client, events.put_nowait, self._ask, self._retry_seconds, self._clock
         )
         task = self._task = asyncio.create_task(turn.run())
         task.add_done_callback(lambda _: events.put_nowait(None))
@@ -92,7 +92,7 @@ class RunningTurn:
     tools: Sequence[Tool]
     client: LlamaClient
     emit: Emit
-    approve: Approve
+    ask: AskOwner
     retry_seconds: float
     clock: Callable[[], float]
     stopped: bool = False
@@ -246,12 +246,12 @@ class RunningTurn:
     def _totals(self) -> TurnTotals:
         return self._timings.totals(self._round, self._tool_runner.calls, self._tool_runner.failed_calls)
 
-    async def _ask_owner(self, call: ToolCall, diff: str) -> bool:
-        """Asks for approval. The deadline moves by the time the owner takes."""
+    async def _ask_owner(self, question: Question) -> Answer:
+        """Asks the owner. The deadline moves by the time the owner takes."""
         deadline, asked_at = self._deadline.when(), asyncio.get_running_loop().time()
         self._deadline.reschedule(None)
         try:
-            return await self.approve(call, diff)
+            return await self.ask(question)
         finally:
             waited = asyncio.get_running_loop().time() - asked_at
             self._timings.add_approval(waited)

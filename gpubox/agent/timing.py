@@ -12,7 +12,7 @@ from gpubox.server.chunks import Timings
 
 _PREFILL_COUNTS = ("prefill_new_tokens", "prefill_reprocessed_tokens", "cached_tokens")
 _OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
-_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server")
+_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server", "reread_from")
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gpubox.agent.events import ApprovalRequested, Emit, Notice, ToolFinished, ToolRequested
+from gpubox.agent.events import Emit, Notice, QuestionAsked, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import CODE_TOOL, Approve, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.agent.tools import CODE_TOOL, Answer, AskOwner, Question, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Outcome, Policy
@@ -38,9 +38,8 @@ class CodeExecution:
     def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
         self._sandbox, self._policy = sandbox, policy
 
-    def diff(self, call: ToolCall) -> str:
-        """Empty: a confined program needs no approval."""
-        return ""
+    def question(self, call: ToolCall) -> Question | None:
+        """None: a confined program may run."""
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Raises GpuboxError if this machine cannot confine the program."""
@@ -91,10 +90,10 @@ class CompletedCall:
 class ToolRunner:
     """Runs the tool calls of one turn. It remembers the calls of the round before, to notice repetition."""
 
-    def __init__(self, tools: Sequence[Tool], approve: Approve, emit: Emit, max_characters: int) -> None:
+    def __init__(self, tools: Sequence[Tool], ask_owner: AskOwner, emit: Emit, max_characters: int) -> None:
         """``max_characters``: how much of one output the model reads."""
         self._tools = {tool.name: tool for tool in tools}
-        self._approve, self._emit = approve, emit
+        self._ask_owner, self._emit = ask_owner, emit
         self.max_characters = max_characters
         self.calls = self.failed_calls = 0
         self._previous_outputs: dict[bytes, ToolOutput] = {}
@@ -136,7 +135,7 @@ class ToolRunner:
             output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
             self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run again."))
         else:
-            output = await self._approve_and_run(call, tool)
+            output = await self._ask_and_run(call, tool)
             text, dropped = truncate_output(output.text, self.max_characters)
             output = msgspec.structs.replace(output, text=text, dropped_bytes=output.dropped_bytes + dropped)
         self.calls += 1
@@ -144,13 +143,14 @@ class ToolRunner:
         self._emit(ToolFinished(call, output))
         return CompletedCall(call, output, repeated)
 
-    async def _approve_and_run(self, call: ToolCall, tool: Tool) -> ToolOutput:
+    async def _ask_and_run(self, call: ToolCall, tool: Tool) -> ToolOutput:
         try:
-            diff = await run_in_thread(tool.diff, call)  # it reads the file
-            if diff:
-                self._emit(ApprovalRequested(call, diff))
-                if not await self._approve(call, diff):
-                    return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
+            question = await run_in_thread(tool.question, call)  # it may read files
+            if question:
+                self._emit(QuestionAsked(question))
+                answer = await self._ask_owner(question)
+                if question.kind == "ask" or not answer.yes:
+                    return _answer_output(answer)
             return await tool.run(call)
         except GpuboxError as error:
             self._emit(Notice("refused", str(error)))
@@ -159,6 +159,13 @@ class ToolRunner:
             return ToolOutput(f"Failed: {error.strerror or type(error).__name__}.", ok=False, ended_by="refused")
         except Exception as error:  # a bug in a tool must not end the turn
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
+
+
+def _answer_output(answer: Answer) -> ToolOutput:
+    if answer.yes:
+        return ToolOutput(answer.text or "Yes.")
+    text = f"The owner said no: {answer.text}" if answer.text else "The owner said no."
+    return ToolOutput(text, ok=False, ended_by="denied")
 
 
 def _call_key(call: ToolCall) -> bytes:

@@ -1,11 +1,11 @@
-"""Tools, and how a model calls them: calls, outputs, approval, and the protocol that fits a server."""
+"""Tools, and how a model calls them: calls, outputs, questions to the owner, and the protocol that fits a server."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -41,6 +41,31 @@ class ToolOutput(msgspec.Struct, frozen=True):
     files_changed: tuple[str, ...] = ()
     dropped_bytes: int = 0
     """Size of the output that ``text`` leaves out."""
+    diff: str = ""
+    """What an edit or a write changed, for the screen. The model does not read it."""
+    ends_turn: bool = False
+    """The turn ends after this round, and ``text`` is its answer."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What only the owner can decide."""
+
+    kind: Literal["network", "ask", "go_on"]
+    """May ``call`` run (it wants the network); what the model wants to know; may the turn go on past its budget."""
+    text: str
+    """For the owner: never markup."""
+    options: tuple[str, ...] = ()
+    """Answers to choose from; empty: any text."""
+    call: ToolCall | None = None
+    """The call that asks."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The owner's answer."""
+
+    yes: bool
+    text: str = ""
+    """The reason of a no, the option, or what was typed."""
 
 
 class Tool(Protocol):
@@ -55,20 +80,23 @@ class Tool(Protocol):
     parallel_safe: bool
     """Whether calls of one round may run in parallel: true if the tool writes nothing that another call reads."""
 
-    def diff(self, call: ToolCall) -> str:
-        """What the owner must approve before ``run``: a unified diff or a sentence. Empty: no approval is needed."""
+    def question(self, call: ToolCall) -> Question | None:
+        """What the owner is asked before ``run``; ``None``: nothing.
+
+        The answer to a question of the kind ``ask`` is the output of the call: ``run`` is not called then.
+        """
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Runs the call. Cancelling it ends all it started. Raises GpuboxError if the box refuses to run it."""
 
 
-Approve = Callable[[ToolCall, str], Awaitable[bool]]
-"""Asks the owner whether a call may run: (call, diff) -> allowed. The wait does not count as tool time."""
+AskOwner = Callable[[Question], Awaitable[Answer]]
+"""Asks the owner. The turn's time stops while the owner thinks."""
 
 
-async def deny_all(call: ToolCall, diff: str) -> bool:
-    """The Approve for a caller without an owner to ask."""
-    return False
+async def nobody(question: Question) -> Answer:
+    """The AskOwner for a caller without an owner to ask: no."""
+    return Answer(False)
 
 
 def truncate_output(text: str, limit: int) -> tuple[str, int]:

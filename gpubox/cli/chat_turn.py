@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from gpubox.agent.chat import CLOSE_TIMEOUT_SECONDS, Chat
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
-from gpubox.agent.events import AgentEvent, ApprovalRequested, TurnFailed, TurnFinished, event_values
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.events import AgentEvent, QuestionAsked, TurnFailed, TurnFinished, event_values
+from gpubox.agent.tools import Answer, Question
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.context import Context
@@ -87,9 +87,7 @@ async def _run_turn(
         return asyncio.ensure_future(find_endpoint(context.paths, context.config, url=request.url))
 
     approval = ApprovalPrompt(sys.stdin.isatty() and diagnostics.stderr_is_terminal() and not request.as_json)
-    chat = Chat(
-        context.paths, context.config, request.chat, find=find, approve=approval, any_workdir=request.any_workdir
-    )
+    chat = Chat(context.paths, context.config, request.chat, find=find, ask=approval, any_workdir=request.any_workdir)
     try:
         if request.name:
             chat.rename_to(request.name)
@@ -135,7 +133,7 @@ async def _print_events(chat: Chat, text: str, shown: TurnOutput, approval: Appr
             if last is None:
                 shown.begin(chat)
             shown.show(event)
-            if isinstance(event, ApprovalRequested):
+            if isinstance(event, QuestionAsked):
                 approval.call_shown.set()
             last = event
     return last
@@ -150,18 +148,19 @@ class ApprovalPrompt:
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
-    async def __call__(self, call: ToolCall, diff: str) -> bool:
+    async def __call__(self, question: Question) -> Answer:
         """The owner's answer; no without a terminal."""
         if not self.can_ask:
+            name = question.call.name if question.call else "The question"
             diagnostics.note(
-                f"  ! {call.name} was refused, because there is no terminal to ask at. --approve workspace allows it."
+                f"  ! {name} was refused, because there is no terminal to ask at. --approve workspace allows it."
             )
-            return False
+            return Answer(False)
         await self.call_shown.wait()
         self.call_shown.clear()
         diagnostics.note_text(
-            f"{reveal_hidden(diff)}\nMay it write this into {self.folder}? "
+            f"{reveal_hidden(question.text)}\nMay it write this into {self.folder}? "
             "Type y and Enter to allow it, anything else to refuse."
         )
         answer = await run_in_thread(sys.stdin.readline)
-        return answer.strip().casefold() in ("y", "yes")
+        return Answer(answer.strip().casefold() in ("y", "yes"))

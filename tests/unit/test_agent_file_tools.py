@@ -27,6 +27,11 @@ def call(name: str, **arguments: Any) -> ToolCall:
     return ToolCall(f"c{len(arguments)}", name, arguments)
 
 
+def shown(tool: Tool, tool_call: ToolCall) -> str:
+    question = tool.question(tool_call)
+    return question.text if question else ""
+
+
 async def test_reading_tools(tools: dict[str, Tool]) -> None:
     for name, arguments, wanted in (
         ("list_files", {}, "a.txt  8 bytes"),
@@ -36,7 +41,7 @@ async def test_reading_tools(tools: dict[str, Tool]) -> None:
         ("search_files", {"text": "TWO"}, "a.txt:2: two"),
     ):
         tool_call = ToolCall("c", name, arguments)
-        assert tools[name].diff(tool_call) == ""
+        assert shown(tools[name], tool_call) == ""
         output = await tools[name].run(tool_call)
         assert (output.ok, output.text, output.isolation) == (True, wanted, "")
 
@@ -56,7 +61,7 @@ async def test_a_mistake_of_the_model_is_an_output(
 ) -> None:
     tool_call = ToolCall("c", name, arguments)
 
-    assert tools[name].diff(tool_call) == ""
+    assert shown(tools[name], tool_call) == ""
     output = await tools[name].run(tool_call)
 
     assert (output.ok, output.ended_by) == (False, "refused")
@@ -65,7 +70,7 @@ async def test_a_mistake_of_the_model_is_an_output(
 
 async def test_the_shown_change_is_written(tools: dict[str, Tool], tmp_path: Path) -> None:
     edit = call("edit_file", path="a.txt", old="two", new="2")
-    assert "-two\n+2" in tools["edit_file"].diff(edit)
+    assert "-two\n+2" in shown(tools["edit_file"], edit)
 
     output = await tools["edit_file"].run(edit)
 
@@ -77,17 +82,17 @@ async def test_several_edits_are_one_change(tools: dict[str, Tool], tmp_path: Pa
     (tmp_path / "a.py").write_text("def a():\n    return 1\n\n\ndef b():\n    return 2\n")
     pairs = [{"old": "return 1", "new": "return 3"}, {"old": "def b():\nreturn 2", "new": "def b():\nreturn 4"}]
     first = call("edit_file", path="a.py", edits=pairs)
-    assert tools["edit_file"].diff(first) == ""
+    assert shown(tools["edit_file"], first) == ""
     output = await tools["edit_file"].run(first)
     assert (
         not output.ok and "Edit 2 of 2: The old text is not in the file." in output.text and "5: def b" in output.text
     )
 
     pairs[1] = {"old": "def b():\n  return 2", "new": "def b():\n  return 4"}  # not a shift of the file's block
-    assert "+    return 3" not in tools["edit_file"].diff(call("edit_file", path="a.py", edits=pairs))
+    assert "+    return 3" not in shown(tools["edit_file"], call("edit_file", path="a.py", edits=pairs))
     pairs[1] = {"old": "    return 2  ", "new": "    return 4"}
     edit = call("edit_file", path="a.py", edits=json.dumps(pairs))  # as some models write a list
-    assert "+    return 3" in tools["edit_file"].diff(edit) and (await tools["edit_file"].run(edit)).ok
+    assert "+    return 3" in shown(tools["edit_file"], edit) and (await tools["edit_file"].run(edit)).ok
     assert (tmp_path / "a.py").read_text() == "def a():\n    return 3\n\n\ndef b():\n    return 4\n"
 
 
@@ -99,21 +104,21 @@ async def test_what_would_no_longer_parse_is_told_before_the_owner_is_asked(
 ) -> None:
     (tmp_path / name).write_text(good)
     write = call("write_file", path=name, content=bad)
-    assert tools["write_file"].diff(write) == ""
+    assert shown(tools["write_file"], write) == ""
     output = await tools["write_file"].run(write)
     assert not output.ok and "would not parse" in output.text and (tmp_path / name).read_text() == good
 
     again = ToolCall("again", write.name, write.arguments)  # it is meant so: the owner decides
-    assert tools["write_file"].diff(again) and (await tools["write_file"].run(again)).ok
+    assert shown(tools["write_file"], again) and (await tools["write_file"].run(again)).ok
     (tmp_path / name).write_text(bad)
-    assert tools["write_file"].diff(call("write_file", path=name, content=bad + " "))  # it did not parse before
+    assert shown(tools["write_file"], call("write_file", path=name, content=bad + " "))  # it did not parse before
 
 
 async def test_a_change_without_a_shown_diff_is_not_written(tools: dict[str, Tool], tmp_path: Path) -> None:
     edit = call("edit_file", path="a.txt", old="two", new="2")
     assert not (await tools["edit_file"].run(edit)).ok
     (tmp_path / "a.txt").unlink()
-    assert tools["edit_file"].diff(edit) == ""  # nothing to approve, as it cannot be done ...
+    assert shown(tools["edit_file"], edit) == ""  # nothing to approve, as it cannot be done ...
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     output = await tools["edit_file"].run(edit)  # ... and then it could
 
@@ -124,7 +129,7 @@ async def test_a_change_without_a_shown_diff_is_not_written(tools: dict[str, Too
 async def test_the_same_content_again_is_no_change(tools: dict[str, Tool]) -> None:
     write = call("write_file", path="a.txt", content="one\ntwo\n")
 
-    assert tools["write_file"].diff(write) == ""
+    assert shown(tools["write_file"], write) == ""
     assert (await tools["write_file"].run(write)).text == "The file already has exactly this content."
 
 
@@ -149,7 +154,7 @@ async def test_a_cancelled_write_leaves_the_old_file(
     monkeypatch.setattr(edits, "apply_change", apply)
     monkeypatch.setattr("gpubox.agent.file_tools.CANCEL_TIMEOUT_SECONDS", patience)
     write = call("write_file", path="a.txt", content="new\n")
-    tools["write_file"].diff(write)
+    shown(tools["write_file"], write)
     task = asyncio.create_task(tools["write_file"].run(write))
     while not slow.is_set():
         await asyncio.sleep(0.005)

@@ -15,7 +15,7 @@ from gpubox.agent.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.chat_log import INTERRUPTED_CALL_OUTPUT, Approvals, ChatLog, ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, TurnFinished
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tools import Answer, Question
 from gpubox.agent.workspace import create_scratch, remove_scratch
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
@@ -291,16 +291,16 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
     work.mkdir()
     questions: list[tuple[str, str]] = []
 
-    async def owner(tool_call: ToolCall, diff: str) -> bool:
-        questions.append((tool_call.name, diff))
-        return "yes" in diff
+    async def owner(question: Question) -> Answer:
+        questions.append((question.call.name if question.call else "", question.text))
+        return Answer("yes" in question.text)
 
     def write(name: str) -> Any:
         return says(calls=[call("write_file", f'{{"path": "{name}", "content": "{name}\\n"}}')])
 
     script = [write("yes"), says("a"), write("no"), says("b"), write("free"), says("c"), write("never"), says("d")]
     async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
-        chat = box.chat(approve=owner)
+        chat = box.chat(ask=owner)
         chat.change_settings(ChatSettings(workdir=str(work)))
         await ask(chat)
         await ask(chat, "No?")
@@ -319,13 +319,13 @@ async def test_approvals(box: Box, tmp_path: Path) -> None:
 async def test_files_that_run_by_themselves_always_need_approval(box: Box, tmp_path: Path, path: str) -> None:
     diffs: list[str] = []
 
-    async def owner(tool_call: ToolCall, diff: str) -> bool:
-        diffs.append(diff)
-        return False
+    async def owner(question: Question) -> Answer:
+        diffs.append(question.text)
+        return Answer(False)
 
     script = [says(calls=[call("write_file", f'{{"path": "{path}", "content": "1"}}')]), says("a")]
     async with asyncio.timeout(60), ScriptedServer(*script) as box.server:
-        chat = box.chat(approve=owner)
+        chat = box.chat(ask=owner)
         chat.change_settings(ChatSettings(workdir=str(tmp_path), approvals="workspace"))
         await ask(chat)
         await chat.close()
