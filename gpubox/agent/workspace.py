@@ -107,6 +107,10 @@ class Workspace:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             return read_item(item, "/".join(names))
 
+    def note_changes(self) -> tuple[str, ...]:
+        """The paths that changed since the last call."""
+        return ()
+
     def require_writable(self) -> None:
         """Raises GpuboxError in plan mode."""
         if self.plan or not self.layers:
