@@ -130,6 +130,10 @@ def _request_message(message: Message, native: bool) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     elif message.tool_calls:
-        programs = [f"```python\n{call.code.rstrip()}\n```" for call in message.tool_calls if call.code]
+        programs = [
+            f"```{'bash' if 'command' in call.arguments else 'python'}\n{call.code.rstrip()}\n```"
+            for call in message.tool_calls
+            if call.code
+        ]
         item["content"] = "\n".join([message.content, *programs]).strip() or STOPPED
     return item

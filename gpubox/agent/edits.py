@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
-import errno
 import json
-import os
 import re
-import secrets
-import stat
-import threading
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from gpubox.agent.edit_match import place_edit
-from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, is_binary, printable_path, read_at
+from gpubox.agent.edit_match import place_edit, with_line_ends
+from gpubox.agent.workspace import Workspace, decode_text, encode_text, is_binary, printable_path
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
+from gpubox.sandbox.layers import Names
 from gpubox.sequences import shared_length
-from gpubox.storage import copy_attributes
 
 MAX_DIFF_LINES = 400
 """Of a longer diff only head and tail are shown."""

@@ -180,6 +180,8 @@ class RunningTurn:
         context_tokens = context_size(props)
         if context_tokens:  # one output must not fill a small context
             self._tool_runner.max_characters = min(self._tool_runner.max_characters, context_tokens)
+        for tool in self.tools:
+            tool.max_characters = self._tool_runner.max_characters
         model = str(props.get("model_alias") or props.get("model_path") or "")
         self.emit(TurnStarted(protocol.name, protocol.why, model, protocol.tool_names, context_tokens))
         self._requester = CompletionRequester(

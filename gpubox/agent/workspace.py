@@ -16,6 +16,8 @@ from pathlib import Path
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.layers import OPEN_FILE, Folder, Item, Names, TopLayer, View
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
+from gpubox.sandbox.steps import Steps
+from gpubox.sandbox.workspace_scan import remove_tree
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
 """Larger files are neither read nor written."""
@@ -49,13 +51,42 @@ class Workspace:
                 "Create a folder for it, or add --any-workdir.",
             )
         self._identity = (state.st_dev, state.st_ino)
-        self.layers: tuple[Path, ...] = ()
-        self.plan = False
-        """Nothing is written."""
+        self.steps: Steps | None = None
+        """The layers over it; ``None``: nothing is written."""
+        self.thrown_away: Path | None = None
+        """A layer on top that the owner never sees (``throwing_away``)."""
+
+    def layers(self) -> tuple[Path, ...]:
+        """The layers that programs are given, the top one first."""
+        top = (self.thrown_away / "up",) if self.thrown_away else ()
+        return (*top, *(self.steps.layers() if self.steps else ()))
 
     def view(self) -> View:
         """The workspace as programs see it."""
-        return View([*self.layers, self.root])
+        return View([*self.layers(), self.root])
+
+    def note_changes(self, began_ns: int | None = None) -> tuple[str, ...]:
+        """The paths that a run or a write changed. ``began_ns``: when it began, as for ``Steps.note_changes``."""
+        return self.steps.note_changes(began_ns) if self.steps and not self.thrown_away else ()
+
+    @contextlib.contextmanager
+    def throwing_away(self) -> Iterator[None]:
+        """What programs write meanwhile is gone afterwards."""
+        assert self.steps is not None
+        folder = self.steps.folder / "thrown-away"
+        try:
+            remove_tree(folder)
+            for part in (folder / "up", folder / "work"):
+                part.mkdir(parents=True)
+                if self.steps.owner is not None:
+                    os.chown(part, self.steps.owner, self.steps.owner)
+            self.thrown_away = folder
+            yield
+        except OSError as error:
+            raise GpuboxError(f"{folder} cannot be written: {error.strerror}.", "Free some disk space.") from None
+        finally:
+            self.thrown_away = None
+            remove_tree(folder)
 
     def parts(self, path: str) -> tuple[str, ...]:
         """The names that ``path`` consists of; empty for the workspace itself. Raises GpuboxError."""
@@ -107,24 +138,21 @@ class Workspace:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             return read_item(item, "/".join(names))
 
-    def note_changes(self) -> tuple[str, ...]:
-        """The paths that changed since the last call."""
-        return ()
-
-    def require_writable(self) -> None:
+    def require_writable(self) -> Steps:
         """Raises GpuboxError in plan mode."""
-        if self.plan or not self.layers:
+        if not self.steps or self.thrown_away:
             raise GpuboxError("Plan mode: nothing is written.", "Say what you would change.")
+        return self.steps
 
     def write(self, names: Names, data: bytes) -> None:
         """Makes or replaces a file, completely or not at all. Raises GpuboxError; the owner's folder stays as it is."""
-        self.require_writable()
+        owner = self.require_writable().owner
         with self.folder():  # still the same workspace
             status = self.view().status(names)
         if status and not status.st_mode & stat.S_IWUSR:
             raise GpuboxError(f"{printable_path('/'.join(names))} is read-only.")
         try:
-            TopLayer(self.view()).write(names, data)
+            TopLayer(self.view(), owner).write(names, data)
         except OSError as error:
             raise GpuboxError(f"{printable_path('/'.join(names))} was not written: {error.strerror}.") from None
 
