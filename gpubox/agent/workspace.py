@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.layers import OPEN_FILE, Folder, Item, Names, TopLayer, View
+from gpubox.sandbox.layers import OPEN_FILE, Folder, Item, Names, TopLayer, View, remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
 from gpubox.sandbox.steps import Steps
-from gpubox.sandbox.workspace_scan import remove_tree
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
 """Larger files are neither read nor written."""

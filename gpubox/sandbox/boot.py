@@ -12,6 +12,8 @@ if MYPY:
     from types import TracebackType
     from typing import Any
 _QUICK_SECONDS = 0.01
+_MAX_ARGUMENT = 100_000
+"""The kernel takes arguments of up to 128 KiB (execve(2))."""
 if "CONFIG" not in globals():  # imported for its text
     CONFIG: "dict[str, Any]" = {}
 
@@ -123,10 +125,22 @@ def _prepare() -> None:
     sys.excepthook = hook
 
 
+def _become_shell(line: bytes) -> None:
+    """Runs the command line in this process."""
+    import _signal
+
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores these, and what it becomes would, too
+        _signal.signal(number, _signal.SIG_DFL)
+    shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+    words = ["-c", os.fsdecode(line)] if len(line) < _MAX_ARGUMENT else [str(CONFIG["main"])]
+    os.execv(shell, [shell[5:], *words])
+
+
 def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
-    for fd in CONFIG.get("close", ()):
-        os.close(fd)
+    if CONFIG.get("writes") and os.statvfs(CONFIG["work"]).f_flag & os.ST_RDONLY:
+        os.write(2, b"bwrap: the kernel mounts the overlay read-only\n")  # as where it cannot use the work folder
+        os._exit(1)
     # Otherwise a process of the same user could open the report pipe in /proc and write a false report.
     _call("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     pid = os.fork()
@@ -142,7 +156,8 @@ def _main() -> "Any":
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))
-    _prepare()
+    if not CONFIG.get("shell"):
+        _prepare()
     with open(CONFIG["main"], "rb") as file:  # noqa: PTH123
         source = file.read()
     _limit()
@@ -150,6 +165,8 @@ def _main() -> "Any":
         os.read(CONFIG["go_fd"], 1)  # written once this process is in its cgroup
         os.close(CONFIG["go_fd"])
     _lock()
+    if CONFIG.get("shell"):
+        _become_shell(source)
     return compile(source, CONFIG["main"], "exec", dont_inherit=True)
 
 

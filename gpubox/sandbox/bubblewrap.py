@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,8 @@ _SYSTEM = ("bin", "lib", "lib32", "lib64", "sbin")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PROC_CLOSED = ("keys", "key-users", "kcore", "kmsg", "kallsyms", "timer_list", "sched_debug", "config.gz")
 UID = 1000
+_MAX_MOUNT_BYTES = 3500
+"""Of the 4096 that mount(2) takes, less the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,20 @@ class BwrapFiles:
 
     boot: int
     main: int
-    protected: tuple[tuple[int, str], ...] = ()
-    """Read-only files and folders of the workspace: (open descriptor, path there). boot.py closes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How the workspace comes in."""
+
+    overlay: bool = True
+    """By overlayfs: its layers on top of it or, without layers, read-only. Sockets, FIFOs and devices lead nowhere."""
+    copy: Path | None = None
+    """A folder that is mounted in its place, for the program to write."""
+    read_only: tuple[str, ...] = ()
+    """Folders of the workspace that are mounted into ``copy``."""
+    masked: tuple[str, ...] = ()
+    """Sockets, FIFOs and devices in it, which are hidden where no overlay does so."""
 
 
 def installed() -> list[str]:
@@ -52,12 +65,12 @@ def arguments(
     policy: Policy,
     python: Interpreter,
     fds: BwrapFiles,
+    place: Place = Place(),
     *,
     as_root: bool,
-    masked: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> list[str]:
-    """The arguments between ``bwrap`` and the command. ``masked`` names are empty in the workspace."""
+    """The arguments between ``bwrap`` and the command."""
     argv = _namespaces(as_root)
     # Made here, because bwrap makes some of them with mode 0700.
     for folder in ("/usr", "/etc", "/dev", "/run", "/run/bin", "/opt", PYTHON_MOUNT):
@@ -67,9 +80,7 @@ def arguments(
         argv += ["--symlink", python.path, f"/run/bin/{name}"]
     argv += ["--perms", "0444", "--ro-bind-data", str(fds.boot), BOOT]
     argv += ["--perms", "0444", "--ro-bind-data", str(fds.main), MAIN]
-    argv += [*_scratch(policy, "/tmp"), *_workspace(policy, masked)]
-    for fd, path in fds.protected:  # a path could be replaced meanwhile; few bwraps have --ro-bind-fd
-        argv += ["--ro-bind", f"/proc/self/fd/{fd}", f"{WORKSPACE_MOUNT}/{path}"]
+    argv += [*_scratch(policy, "/tmp"), *_workspace(policy, place)]
     # The root that bwrap makes is a tmpfs without a size limit.
     argv += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", WORKSPACE_MOUNT]
     for name, value in (ENV | python.env).items():
@@ -134,10 +145,29 @@ def _scratch(policy: Policy, folder: str) -> list[str]:
     return ["--perms", "1777", "--size", str(policy.scratch_bytes), "--tmpfs", folder]
 
 
-def _workspace(policy: Policy, masked: Iterable[str]) -> list[str]:
+def _workspace(policy: Policy, place: Place) -> list[str]:
     if policy.workspace is None:
         return _scratch(policy, WORKSPACE_MOUNT)
-    argv = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), WORKSPACE_MOUNT]
-    for name in masked:
+    folder = str(policy.workspace)
+    if place.copy:
+        argv = ["--bind", str(place.copy), WORKSPACE_MOUNT]
+        for name in place.read_only:
+            argv += ["--ro-bind", f"{folder}/{name}", f"{WORKSPACE_MOUNT}/{name}"]
+    elif place.overlay and policy.layers:
+        top, *older = policy.layers
+        argv = ["--overlay-src", folder]
+        for layer in reversed(older):
+            argv += ["--overlay-src", str(layer)]
+        argv += ["--overlay", str(top), str(top.parent / "work"), WORKSPACE_MOUNT]
+    elif place.overlay:
+        argv = ["--overlay-src", folder, "--tmp-overlay", WORKSPACE_MOUNT, "--remount-ro", WORKSPACE_MOUNT]
+    else:
+        argv = ["--ro-bind", folder, WORKSPACE_MOUNT]
+    for name in place.masked:
         argv += ["--ro-bind", "/dev/null", f"{WORKSPACE_MOUNT}/{name}"]
     return argv
+
+
+def can_overlay(policy: Policy) -> bool:
+    """Whether the paths of all folders are short enough for one mount: the kernel takes a page of them."""
+    return sum(len(os.fsencode(path)) + 12 for path in (policy.workspace or "", *policy.layers)) < _MAX_MOUNT_BYTES

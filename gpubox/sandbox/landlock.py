@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpubox.sandbox.idmapped_mount import bind
 from gpubox.sandbox.interpreter import Interpreter
+from gpubox.sandbox.layers import remove_tree
 from gpubox.sandbox.policy import Policy
-from gpubox.sandbox.workspace_scan import remove_tree
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6
@@ -51,11 +52,16 @@ class ScratchDirs:
     work: Path
     tmp: Path
     main: Path
+    mount: Path | None = None
+    """Where ``work`` is mounted, for one thread. It is never emptied, because that would empty the workspace."""
     read_only: bool = False
     """``work`` may only be read."""
 
     def remove(self) -> None:
         remove_tree(self.root)
+        if self.mount:
+            with contextlib.suppress(OSError):
+                self.mount.rmdir()
 
 
 def _remove_abandoned() -> None:
@@ -67,19 +73,26 @@ def _remove_abandoned() -> None:
                 remove_tree(path)
 
 
-def make_scratch_dirs(policy: Policy, code: bytes, uid: int) -> ScratchDirs:
-    """Makes the folders, with the program in them, below the system's temporary folder. Raises OSError."""
+def make_scratch_dirs(policy: Policy, copy: Path | None, code: bytes, uid: int) -> ScratchDirs:
+    """Makes the folders, with the program in them, below the system's temporary folder. Raises OSError.
+
+    ``copy``: what the program writes in the place of the workspace; else it may only read that.
+    """
     _remove_abandoned()
     root = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
-    work, tmp, main = policy.workspace or root / "work", root / "tmp", root / "main.py"
+    work, tmp, main = copy or policy.workspace or root / "work", root / "tmp", root / "main.py"
     for folder in {root / "work", tmp}:
         folder.mkdir()
         if uid:
             os.chown(folder, uid, uid)
     main.write_bytes(code)
+    mount = None
     if uid:
         root.chmod(0o711)
-    return ScratchDirs(root, work, tmp, main, policy.read_only and policy.workspace is not None)
+        if work != root / "work":  # that user cannot enter the folders of root above it
+            mount = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
+            bind(work, mount)
+    return ScratchDirs(root, mount or work, tmp, main, mount, policy.workspace is not None and copy is None)
 
 
 def rules(scratch: ScratchDirs, python: Interpreter) -> dict[str, list[str]]:
