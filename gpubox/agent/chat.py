@@ -1,4 +1,4 @@
-"""One open chat: its file, the server that answers, the tools, the owner's approvals. Both front ends use it.
+"""One open chat: its file, the server that answers, its workspace, what the owner decides. Both front ends use it.
 
 Each turn finds the server anew: after a switch of the profile another server answers, and the chat stays the same.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,26 +20,38 @@ from gpubox.agent.chat_files import (
     chat_path,
     existing_chat,
     free_name,
+    layers_folder,
     load_chat,
     move_chat_file,
     require_turn,
+    scratch_folder,
 )
-from gpubox.agent.chat_log import AnyChatRecord, ChatLog, ChatSettings, HeadMoved, SettingsChanged, TurnHeader
+from gpubox.agent.chat_log import (
+    AnyChatRecord,
+    ChatLog,
+    ChatSettings,
+    FilesTaken,
+    HeadMoved,
+    OwnerNote,
+    SettingsChanged,
+    TurnHeader,
+)
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import (
     AgentEvent,
+    FilesChanged,
     Message,
     MessageAdded,
     Notice,
+    TestFinished,
     TurnFailed,
     TurnFinished,
-    TurnStarted,
     TurnTotals,
 )
 from gpubox.agent.journal import ChatJournal
-from gpubox.agent.tools import AskOwner, Tool, nobody
-from gpubox.agent.workspace import Workspace, create_scratch, remove_scratch
+from gpubox.agent.tools import AskOwner, ToolOutput, nobody
+from gpubox.agent.workspace import Workspace, printable_path
 from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config
@@ -47,10 +59,8 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from gpubox.agent.events import TestFinished
     from gpubox.agent.loop import AgentLoop
+    from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.runner import Sandbox
     from gpubox.sandbox.steps import StepResult, TakeResult
@@ -60,6 +70,10 @@ FLUSH_SECONDS = 0.5
 """Deltas reach the file at most so much later."""
 CLOSE_TIMEOUT_SECONDS = 10.0
 """How long a stopped turn may take to end, its tools included."""
+CHARACTERS_PER_TOKEN = 4
+"""Of an AGENTS.md, about."""
+MAX_TAKEN_DIFF = 4000
+"""Characters of one file's diff that are kept for the message of a commit."""
 FindEndpoint = Callable[[], Awaitable[ServerEndpoint]]
 
 
@@ -92,8 +106,10 @@ class Chat:
         self._idle = asyncio.Event()
         self._idle.set()
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._scratch: Path | None = None
         self._workspace: Workspace | None = None
+        self._open_work: Work | None = None
+        self._new_server = False
+        self._testing: asyncio.Task[ToolOutput] | None = None
         self._journal: ChatJournal | None = None
         self._conversation: Conversation | None = None
         """The prompt of the last turn. It knows how much of it the server has cached."""
@@ -135,15 +151,25 @@ class Chat:
     def change_settings(self, settings: ChatSettings) -> None:
         """Holds from the next turn on. Raises UsageError if the folder cannot be a workspace."""
         if settings.workdir != self.settings.workdir:
-            self._workspace = self._open_workspace(settings.workdir) if settings.workdir else None
-            if self._workspace:
-                settings = msgspec.structs.replace(settings, workdir=str(self._workspace.root))
+            self._require_idle()
+            if self.settings.workdir and self._journal and layers_folder(self._journal.path).exists():
+                raise UsageError(
+                    f"This chat has changed files of {self.settings.workdir}.", "Begin a new chat for another folder."
+                )
+            workspace = self._new_workspace(settings.workdir) if settings.workdir else None
+            if workspace:
+                settings = msgspec.structs.replace(settings, workdir=str(workspace.root))
+            self._close_work()
+            self._workspace = workspace
         if settings != self.settings:
             self._record(SettingsChanged(settings, utc_now()))
 
     def rename_to(self, name: str) -> None:
         """Renames the chat, also before it has a file. Raises UsageError if the name is taken or not valid."""
         target = chat_path(self._paths, name)
+        if self._open_work:
+            self._require_idle()
+            self._close_work()
         if self._journal:
             move_chat_file(self._journal.path, target)
             self._journal.path = target
@@ -177,9 +203,11 @@ class Chat:
         self._idle.clear()
         try:
             endpoint = await self._connect()
-            tools = await self._open_tools()
+            if self.settings.tools and self.settings.workdir:
+                self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
             self._create_file(text)
-            async with aclosing(self._run_turn(text, endpoint, tools)) as events:
+            work = await self._work() if self.settings.tools else None
+            async with aclosing(self._run_turn(text, endpoint, work)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -187,60 +215,131 @@ class Chat:
             self._idle.set()
 
     async def _run_turn(
-        self, text: str, endpoint: ServerEndpoint, tools: list[Tool]
+        self, text: str, endpoint: ServerEndpoint, work: Work | None
     ) -> AsyncGenerator[AgentEvent, None]:
         from gpubox.agent.loop import AgentLoop
 
         assert self._client is not None
-        conversation = self._conversation
+        conversation, reread = self._conversation, 0
         if conversation is None or self._conversation_head != self.log.head:
+            reread = conversation.server_cache_tokens if conversation and self._new_server else 0
             conversation = self._conversation = self.log.conversation()
-        turn_id = self._conversation_head = secrets.token_hex(4)
+        first = await self._first_messages(text, conversation, work)
+        turn_id = secrets.token_hex(4)
+        if work:
+            await run_in_thread(work.begin_turn, turn_id, plan=self.settings.apply == "plan")
+        self._conversation_head = turn_id
         header = TurnHeader(
             turn_id, self.log.head, utc_now(), text, endpoint.profile_name, endpoint.build, endpoint.model
         )
         self._record(header)
-        question = conversation.add(Message("user", text))
-        self._log_event(question)
+        messages = [conversation.add(message) for message in first]
+        for message in messages:
+            self._log_event(message)
         logged_messages = len(conversation.messages)
         self._loop = AgentLoop(self._ask_owner)
         failure = ""
         try:
-            yield question
+            for message in messages:
+                yield message
+            for notice in self._notices(first, endpoint, reread):
+                self._log_event(notice)
+                yield notice
             settings = self.settings.agent_settings(endpoint.system_prompt)
+            tools = work.tools if work else []
             async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:
                 async for event in events:
                     logged_messages += isinstance(event, MessageAdded)
+                    if work and isinstance(event, TurnFinished | TurnFailed):
+                        async with aclosing(self._end_work(work)) as ending:
+                            async for last in ending:
+                                self._log_event(last)
+                                yield last
                     self._log_event(event)
                     if notice := self._new_problem():  # before the event, which may be the last of the turn
                         yield notice
                     yield event
-                    if isinstance(event, TurnStarted) and (notice := self._read_only_notice(event)):
-                        self._log_event(notice)
-                        yield notice
         except Exception as error:
             failure = str(error) or type(error).__name__
             raise
         finally:
             if self.log.turns[turn_id].ended is None:
+                if work:
+                    files = await run_in_thread(work.end_turn)
+                    if files:
+                        self._log_event(FilesChanged(files))
                 self._log_interrupted(conversation.messages[logged_messages:], failure)
             self._flush()
             task = asyncio.current_task()
             if self._journal and not failure and not (task and task.cancelling()):
                 await run_in_thread(self._journal.sync)
 
+    async def _first_messages(self, text: str, conversation: Conversation, work: Work | None) -> list[Message]:
+        """What the turn adds before the model is asked: once what the project says to models, then the question."""
+        first = []
+        if work and not work.scratch and not any(message.fixed for message in conversation.messages):
+            from gpubox.agent.projects import project_rules
+
+            name, rules = await run_in_thread(project_rules, work.workspace)
+            first = [Message("user", f"{name} of this project:\n\n{rules}", fixed=True)] if rules else []
+        notes = list(self.log.notes)
+        if work and self.settings.apply == "plan":
+            notes.append("(Plan mode: nothing that you write is kept. Say what you would change.)")
+        return [*first, Message("user", "\n\n".join([*notes, text]))]
+
+    def _notices(self, first: list[Message], endpoint: ServerEndpoint, reread: int) -> Iterator[Notice]:
+        for message in first:
+            if message.fixed:
+                name = message.content.partition(" ")[0]
+                yield Notice("rules", f"{name}: about {len(message.content) // CHARACTERS_PER_TOKEN:,} tokens.")
+        if reread:
+            who = endpoint.profile_name or "The new server"
+            yield Notice("reread", f"{who} reads the whole conversation anew: about {reread:,} tokens.")
+
+    async def _end_work(self, work: Work) -> AsyncGenerator[AgentEvent, None]:
+        """What becomes of the turn's changes at its end."""
+        files = await run_in_thread(work.end_turn)
+        if not files:
+            return
+        yield FilesChanged(files)
+        if self.settings.apply == "turn":
+            try:
+                result = await self._take(work, None, ())
+            except GpuboxError as error:
+                yield Notice("left", f"The changes were not taken: {error.message}")
+                return
+            for change in result.left:
+                yield Notice("left", f"{change.path} was not taken: {change.conflict or change.runs_by_itself}")
+        if work.tests.command:
+            self._testing = asyncio.create_task(work.run_test())
+            try:
+                yield TestFinished(work.tests.command, await self._testing)
+            except asyncio.CancelledError:
+                if not self._testing.cancelled():
+                    raise
+                yield Notice("stopped", "The tests were stopped.")
+            except GpuboxError as error:
+                yield Notice("refused", f"The tests were not run: {error.message}")
+            finally:
+                self._testing.cancel()
+                await asyncio.wait([self._testing])
+                self._testing = None
+
     def stop(self) -> bool:
         """Stops the running turn. Its generator still yields the end, TurnFinished with ``stopped``.
 
         Returns False if the model was not asked yet: then close the generator.
         """
-        if self._loop:
+        if self._testing:
+            self._testing.cancel()
+        elif self._loop:
             self._loop.stop()
         return self._loop is not None
 
     async def changes(self) -> list[Change]:
         """What the turns changed and the owner has not decided on, against the workspace as it is now, by path."""
-        raise NotImplementedError
+        async with self._deciding() as work:
+            return await run_in_thread(work.steps.changes)
 
     async def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
         """Writes changes into the workspace; ``None``: all but conflicts and what runs by itself.
@@ -248,31 +347,116 @@ class Chat:
         ``allow``: the paths that run by themselves and that the owner allowed by name. Raises GpuboxError, also while
         a turn is running, as each method below does.
         """
-        raise NotImplementedError
+        async with self._deciding() as work:
+            return await self._take(work, choice, allow)
 
     async def drop(self, choice: Choice | None = None, why: str = "") -> None:
         """Puts changes back; ``None``: all. The model reads ``why`` before the next question."""
-        raise NotImplementedError
+        async with self._deciding() as work:
+            changes = await run_in_thread(work.steps.changes)
+            paths = [change.path for change in changes if choice is None or change.path in choice]
+            await run_in_thread(work.steps.drop, choice)
+            names = ", ".join(map(printable_path, paths[:10])) + (" and others" if len(paths) > 10 else "")
+            self._record(
+                OwnerNote(f"(The owner dropped your change of {names}{f': {why}' if why else '.'})", utc_now())
+            )
 
-    async def undo(self, turn_id: str = "") -> StepResult:
-        """Takes the last turn back (or all to before ``turn_id``), its files and its place in the conversation."""
-        raise NotImplementedError
+    async def undo(self, turn_id: str = "", *, keep: Collection[str] = ()) -> StepResult:
+        """Takes the last turn back (or all to before ``turn_id``), its files and its place in the conversation.
 
-    async def redo(self) -> StepResult:
+        ``keep``: files that stay as they are. Raises GpuboxError where the owner changed another one since.
+        """
+        require_turn(self.log, turn_id)
+        path = [turn.id for turn in self.log.path()]
+        target = turn_id or self.log.head
+        if target not in path:
+            raise UsageError("There is no turn to undo.")
+        result = await self._step("undo", set(path[path.index(target) :]), keep)
+        self._record(HeadMoved(self.log.turns[target].parent_id, utc_now(), "undo"))
+        return result
+
+    async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
         """Brings back what ``undo`` took."""
-        raise NotImplementedError
+        if not self.log.undone:
+            raise UsageError("There is no turn to redo.")
+        target = self.log.undone[-1]
+        known = {turn.id for turn in self.log.path()}
+        result = await self._step("redo", {turn.id for turn in self.log.path(target)} - known, keep)
+        self._record(HeadMoved(target, utc_now(), "redo"))
+        return result
 
     async def run_test(self) -> TestFinished:
         """Runs the project's test command over the changes. Raises GpuboxError if the owner has confirmed none."""
-        raise NotImplementedError
+        async with self._deciding() as work:
+            if not work.tests.command:
+                raise UsageError("No test command is confirmed for this project.", "/test COMMAND confirms one.")
+            return TestFinished(work.tests.command, await work.run_test())
+
+    async def test_command(self) -> tuple[str, str]:
+        """``(confirmed, proposed)``: the test command, and what the project's files point to; empty: none."""
+        async with self._deciding() as work:
+            return work.tests.command, await run_in_thread(work.tests.find)
+
+    async def confirm_test(self, command: str) -> None:
+        """The owner says which command tests the project; empty: none."""
+        async with self._deciding() as work:
+            await run_in_thread(work.tests.confirm, command)
 
     async def commit_message(self) -> str:
         """A message for a commit of what was taken, proposed by the model. Raises GpuboxError."""
-        raise NotImplementedError
+        async with self._deciding() as work:
+            if not self.log.taken:
+                raise UsageError("Nothing was taken since the last commit.")
+            from gpubox.agent.git import propose_message
+
+            endpoint = await self._connect()
+            assert self._client is not None
+            settings = self.settings.agent_settings(endpoint.system_prompt)
+            return await propose_message(self.log.conversation(), self.log.taken, settings, work.tools, self._client)
 
     async def commit(self, message: str) -> str:
         """Commits the taken paths with the owner's git and returns what it printed. The owner has said yes before."""
-        raise NotImplementedError
+        async with self._deciding() as work:
+            if not self.log.taken:
+                raise UsageError("Nothing was taken since the last commit.")
+            from gpubox.agent.git import commit_paths
+
+            said = await run_in_thread(commit_paths, work.workspace.root, list(self.log.taken), message)
+            self._record(FilesTaken({}, utc_now()))
+            return said
+
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Work]:
+        """The work of this chat; meanwhile no turn begins. Raises GpuboxError."""
+        self._require_idle()
+        if not self.settings.workdir:
+            raise UsageError("This chat has no workspace.", "Give it one: --workdir, or its settings.")
+        self._idle.clear()
+        try:
+            yield await self._work()
+        finally:
+            self._idle.set()
+
+    async def _take(self, work: Work, choice: Choice | None, allow: Collection[str]) -> TakeResult:
+        from gpubox.sandbox.changes import unified
+
+        changes = await run_in_thread(work.steps.changes)
+        result = await run_in_thread(work.steps.take, choice, allow=allow)
+        diffs = {change.path: unified(change)[:MAX_TAKEN_DIFF] for change in changes if change.path in result.taken}
+        if diffs:
+            self._record(FilesTaken(diffs, utc_now()))
+        return result
+
+    async def _step(self, what: str, turn_ids: set[str], keep: Collection[str]) -> StepResult:
+        self._require_idle()
+        if not (self._open_work or self.settings.tools):
+            return StepResult(())
+        self._idle.clear()
+        try:
+            work = await self._work()
+            return await run_in_thread(work.undo if what == "undo" else work.redo, turn_ids, keep)
+        finally:
+            self._idle.set()
 
     def queue(self, text: str) -> None:
         """Keeps what was typed while the model works; ``next_queued`` returns it after the turn."""
@@ -295,15 +479,14 @@ class Chat:
         client, self._client = self._client, None
         if client:
             await client.close()
-        if self._scratch:
-            await run_in_thread(remove_scratch, self._scratch)
-            self._scratch = None
+        self._close_work()
 
     async def _connect(self) -> ServerEndpoint:
         """Finds the server. The client is kept as long as the server's address is the same."""
         endpoint, previous = await self._find(), self.endpoint
-        if previous and previous.launch_id != endpoint.launch_id:
-            self._conversation = None  # a new server process: its cache is empty
+        self._new_server = bool(previous and previous.launch_id != endpoint.launch_id)
+        if self._new_server:
+            self._conversation_head = "-"  # its cache is empty
         if self._client and (not previous or (previous.base_url, previous.key) != (endpoint.base_url, endpoint.key)):
             await self._client.close()
             self._client = None
@@ -311,26 +494,31 @@ class Chat:
         self.endpoint = endpoint
         return endpoint
 
-    async def _open_tools(self) -> list[Tool]:
-        """The tools of the next turn. Raises GpuboxError if the workspace is no longer usable."""
-        if not self.settings.tools:
-            return []
-        from gpubox.agent.file_tools import file_tools
-        from gpubox.agent.tool_runner import CodeExecution
-        from gpubox.sandbox.policy import Policy
+    async def _work(self) -> Work:
+        """The workspace with its layers, and the tools over them. Raises GpuboxError if it is no longer usable."""
+        if self._open_work is None:
+            self._open_work = await run_in_thread(self._new_work)
+        return self._open_work
+
+    def _new_work(self) -> Work:
+        from gpubox.agent.work import Work, open_scratch
         from gpubox.sandbox.runner import Sandbox
 
+        assert self._journal is not None
         self._sandbox = self._sandbox or Sandbox(self._config)
         if self.settings.workdir:
-            self._workspace = self._workspace or self._open_workspace(self.settings.workdir)
-            read_only = self.settings.apply == "plan"
-            policy = Policy(workspace=self._workspace.root, read_only=read_only)
-            return [CodeExecution(self._sandbox, policy), *file_tools(self._workspace)]
-        if self._scratch is None:
-            self._scratch = await run_in_thread(create_scratch, self._paths)
-        return [CodeExecution(self._sandbox, Policy(workspace=self._scratch))]
+            self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+            folder = layers_folder(self._journal.path)
+            return Work(self._paths, self._workspace, folder, self._sandbox, scratch=False)
+        folder = scratch_folder(self._journal.path)
+        return Work(self._paths, open_scratch(folder), folder / "layers", self._sandbox, scratch=True)
 
-    def _open_workspace(self, folder: str) -> Workspace:
+    def _close_work(self) -> None:
+        work, self._open_work = self._open_work, None
+        if work:
+            work.close()
+
+    def _new_workspace(self, folder: str) -> Workspace:
         own_folders = (self._paths.config, self._paths.state, self._paths.cache)
         return Workspace(Path(folder), any_folder=self._any_workdir, own_folders=own_folders)
 
@@ -381,12 +569,6 @@ class Chat:
             return None
         self._reported_problem = self.problem
         return Notice("journal", self.problem) if self.problem else None
-
-    def _read_only_notice(self, started: TurnStarted) -> Notice | None:
-        """The file tools need native calls: without them only programs could write, and those may not."""
-        if started.protocol != "fenced" or not self.settings.workdir or self.settings.apply != "plan":
-            return None
-        return Notice("read_only", "This model can only run programs: it can read the workspace but not change it.")
 
     def _require_idle(self) -> None:
         if self.busy:

@@ -168,7 +168,14 @@ class FileTool:
     max_characters = AgentSettings().max_output_characters
 
     def __init__(
-        self, name: str, description: str, arguments: dict[str, Any], required: list[str], work: Work, *, writes: bool = False
+        self,
+        name: str,
+        description: str,
+        arguments: dict[str, Any],
+        required: list[str],
+        work: Work,
+        *,
+        writes: bool = False,
     ) -> None:
         self.name, self.description, self._work = name, description, work
         self.parameters = {"type": "object", "properties": arguments, "required": required}

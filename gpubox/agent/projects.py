@@ -101,8 +101,12 @@ def _uses_pytest(workspace: Workspace, tests: list[str]) -> bool:
     """Whether a test file imports pytest, or has functions that only pytest runs."""
     files = [name for name in tests if name.endswith(".py")]
     for folder in (name for name in tests if not name.endswith(".py")):
-        files += [f"{folder}/{name}" for name in sorted(_names(workspace, folder)) if re.fullmatch(r"test_\w+\.py", name)]
-    return any(re.search(r"^(import pytest|from pytest|def test_)", _text(workspace, name), re.M) for name in files[:20])
+        files += [
+            f"{folder}/{name}" for name in sorted(_names(workspace, folder)) if re.fullmatch(r"test_\w+\.py", name)
+        ]
+    return any(
+        re.search(r"^(import pytest|from pytest|def test_)", _text(workspace, name), re.M) for name in files[:20]
+    )
 
 
 def project_rules(workspace: Workspace) -> tuple[str, str]:

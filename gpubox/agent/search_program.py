@@ -26,7 +26,7 @@ Match = tuple[str, int, str]
 def main() -> None:
     """Prints the matches that stdin asks for."""
     want = json.load(sys.stdin)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     most, count = want["most"], 0
     for path, number, line in find(want):
         if count == most:

@@ -52,6 +52,8 @@ class Workspace:
         self._identity = (state.st_dev, state.st_ino)
         self.steps: Steps | None = None
         """The layers over it; ``None``: nothing is written."""
+        self.changed: set[str] = set()
+        """The paths that this turn has changed."""
         self.thrown_away: Path | None = None
         """A layer on top that the owner never sees (``throwing_away``)."""
 
@@ -66,7 +68,11 @@ class Workspace:
 
     def note_changes(self, began_ns: int | None = None) -> tuple[str, ...]:
         """The paths that a run or a write changed. ``began_ns``: when it began, as for ``Steps.note_changes``."""
-        return self.steps.note_changes(began_ns) if self.steps and not self.thrown_away else ()
+        if not self.steps or self.thrown_away:
+            return ()
+        paths = self.steps.note_changes(began_ns)
+        self.changed.update(path.removesuffix(" (removed)").rstrip("/") for path in paths)
+        return paths
 
     @contextlib.contextmanager
     def throwing_away(self) -> Iterator[None]:

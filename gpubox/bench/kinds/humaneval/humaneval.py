@@ -250,8 +250,8 @@ async def ask_agentic(
     from gpubox.agent import events
     from gpubox.agent.conversation import Conversation
     from gpubox.agent.loop import AgentLoop
-    from gpubox.agent.settings import AgentSettings
     from gpubox.agent.run_tools import Programs, RunTool
+    from gpubox.agent.settings import AgentSettings
 
     tokens = options.reply_tokens("agentic")
     settings = AgentSettings(
