@@ -18,7 +18,8 @@ from gpubox.agent.tools import ToolCall, truncate_output
 REMOVED_OUTPUT = "[output removed to save context: {:,} characters]"
 MIN_SHORTENED_CHARACTERS = 200
 """Shorter tool outputs stay: to shorten them saves next to nothing."""
-STOPPED = "(stopped)"
+STOPPED = "(interrupted)"
+"""Stands where a template demands an answer between what a tool said and what the owner says next."""
 
 
 class Conversation:

@@ -72,12 +72,12 @@ class ToolRunner:
         self._emit(ToolRequested(call))
         previous = self._previous_outputs.get(_call_key(call))
         repeated = False
-        if item.error or tool is None:
-            output = ToolOutput(item.error, ok=False, ended_by="refused")
-        elif previous is not None:
+        if previous is not None:
             repeated = True
             output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
             self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run again."))
+        elif item.error or tool is None:
+            output = ToolOutput(item.error, ok=False, ended_by="refused")
         else:
             output = await self._ask_and_run(call, tool)
             text, dropped = truncate_output(output.text, self.max_characters)
