@@ -242,9 +242,9 @@ class Chat:
         try:
             for message in messages:
                 yield message
-            for notice in self._notices(first, endpoint, reread):
-                self._log_event(notice)
-                yield notice
+            for told in self._notices(first, endpoint, reread):
+                self._log_event(told)
+                yield told
             settings = self.settings.agent_settings(endpoint.system_prompt)
             tools = work.tools if work else []
             async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:

@@ -1,7 +1,7 @@
 """Where the code in a reply is: its blocks, however they are marked, and the program that they make. Pure.
 
-The chat runs only what a fence calls Python or shell (``fenced_program``). Benchmarks, which grade an answer that has to have
-code in it, look further: unlabelled and unclosed fences, tags, and code that stands in the prose without any mark.
+The chat runs only what a fence calls Python or shell (``fenced_program``). Benchmarks, which grade an answer that has
+to have code in it, look further: unlabelled and unclosed fences, tags, and code in the prose without any mark.
 """
 
 from __future__ import annotations

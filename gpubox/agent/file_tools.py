@@ -32,7 +32,8 @@ MAX_LIST_SECONDS = 10.0
 NOTE_CHARACTERS = 120
 """Of an output that is left for the note below it: a shortened output would lose its middle."""
 SKIPPED_FOLDERS = (
-    ".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", "target"
+    ".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache",
+    ".pytest_cache", "target",
 )  # fmt: skip
 """Neither listed by ``recursive`` nor searched."""
 CANCEL_TIMEOUT_SECONDS = 10.0

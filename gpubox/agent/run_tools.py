@@ -17,6 +17,7 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.steps import now_ns
 
 RUN_SECONDS, TEST_SECONDS, MAX_SECONDS = 60, 300, 3600
 SEARCH_SECONDS = 20.0
@@ -29,22 +30,21 @@ class Programs:
     """Runs programs over a workspace; without one, each in an empty folder that is removed afterwards."""
 
     def __init__(self, sandbox: Sandbox, workspace: Workspace | None = None, policy: Policy | None = None) -> None:
-        """``policy``: that of each run, whatever time it asks for."""
+        """``policy``: of each run without a workspace."""
         self._sandbox, self.workspace, self._policy = sandbox, workspace, policy
 
     async def run(
         self, program: str, *, seconds: float, shell: bool = False, network: bool = False, stdin: bytes = b""
     ) -> Outcome:
         """Raises GpuboxError if this machine cannot confine it."""
-        workspace = self.workspace
-        policy = self._policy or Policy.for_commands(
-            workspace.root if workspace else None,
-            workspace.layers() if workspace else (),
-            seconds=min(max(1.0, seconds), MAX_SECONDS),
-            network=network,
-        )
+        workspace, seconds = self.workspace, min(max(1.0, seconds), MAX_SECONDS)
+        if workspace is None:
+            return await self._sandbox.run(program, self._policy or Policy(), stdin=stdin, shell=shell)
+        layers = await run_in_thread(workspace.layers)
+        policy = Policy.for_commands(workspace.root, layers, seconds=seconds, network=network)
+        began_ns = now_ns()
         outcome = await self._sandbox.run(program, policy, stdin=stdin, shell=shell)
-        return replace(outcome, files_changed=await run_in_thread(workspace.note_changes)) if workspace else outcome
+        return replace(outcome, files_changed=await run_in_thread(workspace.note_changes, began_ns))
 
 
 class RunTool:
@@ -52,8 +52,8 @@ class RunTool:
 
     name = RUN_TOOL
     description = (
-        "Run a bash command line, or a Python 3 program, in a sandbox without network. Each run is a new process in the "
-        "workspace; files stay. To rename a folder of the project, copy and remove it."
+        "Run a bash command line, or a Python 3 program, in a sandbox without network. Each run is a new process in "
+        "the workspace; files stay. To rename a folder of the project, copy and remove it."
     )
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",

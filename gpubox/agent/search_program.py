@@ -1,6 +1,7 @@
-"""Finds the lines that match a regular expression. Its text is run in the sandbox, as any program of the model is: an
-expression that backtracks for ever ends at the time limit, and no link leads out of the workspace. It uses ripgrep where
-there is one. Python's standard library only.
+"""Finds the lines that match a regular expression. Its text is run in the sandbox, as any program of the model is.
+
+So an expression that backtracks for ever ends at the time limit, and no link leads out of the workspace. It uses
+ripgrep where there is one, and else Python's standard library alone.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def search(regex: re.Pattern[str], want: dict[str, Any]) -> Iterator[Match]:
     """The same by Python."""
     for path in files(want):
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
                 data = file.read(MAX_FILE_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
         except OSError:
             continue

@@ -21,7 +21,7 @@ _LAST_LINES, _BLOCK_LINES, _BEFORE = 20, 40, 1
 
 
 def around_failures(text: str, limit: int) -> str:
-    """``text`` if it has at most ``limit`` characters; else the blocks of its failures and its end, with the gaps named."""
+    """``text``, in at most about ``limit`` characters: the blocks of its failures and its end, with the gaps named."""
     if len(text) <= limit:
         return text
     lines = text.split("\n")

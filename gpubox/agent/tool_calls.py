@@ -222,8 +222,8 @@ def _cut_off(call: ToolCall) -> PlannedCall:
 
 
 _NAMES = {
-    RUN_TOOL: "python run_python execute_python execute_code code_execution code_interpreter run_code ipython bash shell "
-    "terminal execute run_command execute_command run_shell_command run_terminal_cmd",
+    RUN_TOOL: "python run_python execute_python execute_code code_execution code_interpreter run_code ipython bash "
+    "shell terminal execute run_command execute_command run_shell_command run_terminal_cmd",
     "list": "ls list_files list_dir list_directory",
     "read": "read_file view view_file open_file cat",
     "search": "grep search_files grep_search ripgrep rg",
@@ -236,9 +236,10 @@ _NAMES = {
 """The names of other agents for what our tools do."""
 _ALIASES = {alias: name for name, aliases in _NAMES.items() for alias in aliases.split()}
 _ARGUMENTS = {
-    "file_path": "path", "filepath": "path", "filename": "path", "file": "path", "directory": "path", "dir_path": "path",
-    "cmd": "command", "program": "code", "timeout": "seconds", "query": "pattern", "regex": "pattern", "include": "glob",
-    "contents": "content", "file_text": "content", "offset": "first_line", "start_line": "first_line", "limit": "lines",
+    "file_path": "path", "filepath": "path", "filename": "path", "file": "path", "directory": "path",
+    "cmd": "command", "program": "code", "timeout": "seconds", "query": "pattern", "regex": "pattern",
+    "include": "glob", "contents": "content", "file_text": "content", "offset": "first_line",
+    "start_line": "first_line", "limit": "lines",
     "old": "old", "new": "new", "old_string": "old", "new_string": "new", "old_str": "old", "new_str": "new",
 }  # fmt: skip
 """And of their arguments."""

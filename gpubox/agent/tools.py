@@ -51,7 +51,8 @@ class Question(msgspec.Struct, frozen=True):
     """What only the owner can decide."""
 
     kind: Literal["network", "test", "ask", "go_on"]
-    """May ``call`` run (it wants the network; it is a test command, and the first such call); what the model wants to know; may the turn go on past its budget."""
+    """May ``call`` run, which wants the network or is the first by a test command; what the model wants to know; may
+    the turn go on past its budget."""
     text: str
     """For the owner: never markup."""
     options: tuple[str, ...] = ()
@@ -127,8 +128,8 @@ FENCED_PROMPT = (
     "You can run programs. Write a Python program in one fenced block:\n"
     "```python\nprint(6 * 7)\n```\n"
     "or shell commands in a ```bash block, and stop; what it printed comes back to you. Each program is a new process: "
-    "include everything it needs and print what you want to see. Files stay. When you know the answer, say it in words, "
-    "without such a block."
+    "include everything it needs and print what you want to see. Files stay. When you know the answer, say it in "
+    "words, without such a block."
 )
 
 
