@@ -238,6 +238,7 @@ class Chat:
             self._log_event(message)
         logged_messages = len(conversation.messages)
         self._loop = AgentLoop(self._ask_owner)
+        self._loop.queued = self.queued
         failure = ""
         try:
             for message in messages:
@@ -459,7 +460,7 @@ class Chat:
             self._idle.set()
 
     def queue(self, text: str) -> None:
-        """Keeps what was typed while the model works; ``next_queued`` returns it after the turn."""
+        """Keeps what was typed while the model works: the next round sends it, else ``next_queued`` returns it."""
         self.queued.append(text)
 
     def next_queued(self) -> str:
