@@ -66,12 +66,12 @@ def _lock() -> None:
         raise SystemExit("the kernel refused to confine this program")
 
 
-def _landlock(abi: int, rules: "dict[str, list[str]]") -> int:
-    """Allows only these folders and devices, no TCP and no signals to others, as far as this kernel can."""
+def _landlock(abi: int, rules: "dict[str, list[str]]", no_tcp: bool) -> int:
+    """Allows only these folders and devices, no TCP if so said, no signals to others, as far as this kernel can."""
     from struct import pack
 
     known = 0x1FFF | (0x2000 if abi >= 2 else 0) | (0x4000 if abi >= 3 else 0) | (0x8000 if abi >= 5 else 0)
-    attributes = pack("=QQQ", known, 3, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
+    attributes = pack("=QQQ", known, 3 * no_tcp, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     ruleset = _call("syscall", 444, attributes, len(attributes), 0)
     if ruleset < 0:
         return ruleset
@@ -125,15 +125,13 @@ def _prepare() -> None:
     sys.excepthook = hook
 
 
-def _become_shell(line: bytes) -> None:
-    """Runs the command line in this process."""
+def _become(program: str, words: "list[str]") -> None:
+    """Runs another program in this process."""
     import _signal
 
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores these, and what it becomes would, too
         _signal.signal(number, _signal.SIG_DFL)
-    shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
-    words = ["-c", os.fsdecode(line)] if len(line) < _MAX_ARGUMENT else [str(CONFIG["main"])]
-    os.execv(shell, [shell[5:], *words])
+    os.execv(program, [os.path.basename(program), *words])  # noqa: PTH119 - pathlib takes milliseconds
 
 
 def _main() -> "Any":
@@ -156,7 +154,8 @@ def _main() -> "Any":
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))
-    if not CONFIG.get("shell"):
+    python = next((path for path in CONFIG.get("pythons", ()) if os.access(path, os.X_OK)), "")
+    if not CONFIG.get("shell") and not python:
         _prepare()
     with open(CONFIG["main"], "rb") as file:  # noqa: PTH123
         source = file.read()
@@ -166,7 +165,11 @@ def _main() -> "Any":
         os.close(CONFIG["go_fd"])
     _lock()
     if CONFIG.get("shell"):
-        _become_shell(source)
+        shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        _become(shell, ["-c", os.fsdecode(source)] if len(source) < _MAX_ARGUMENT else [str(CONFIG["main"])])
+    if python:
+        os.environ["PYTHONPATH"] = CONFIG["work"]
+        _become(python, [str(CONFIG["main"])])
     return compile(source, CONFIG["main"], "exec", dont_inherit=True)
 
 

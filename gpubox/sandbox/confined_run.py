@@ -111,7 +111,8 @@ def _start(confinement: Confinement, program: ConfinedProgram, policy: Policy) -
 
 def _kept(place: Place, policy: Policy) -> tuple[Path, ...]:
     """The folders on the host that the program writes and that outlive it."""
-    return (place.copy,) if place.copy else policy.layers[:1]
+    folders = (place.copy or next(iter(policy.layers), None), place.cache)
+    return tuple(folder for folder in folders if folder)
 
 
 async def finish(work: Awaitable[None]) -> None:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpubox.sandbox import bubblewrap
 from gpubox.sandbox.idmapped_mount import bind
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.layers import remove_tree
-from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
+from gpubox.sandbox.toolchains import Toolchains
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6
@@ -95,9 +97,18 @@ def make_scratch_dirs(policy: Policy, copy: Path | None, code: bytes, uid: int) 
     return ScratchDirs(root, mount or work, tmp, main, mount, policy.workspace is not None and copy is None)
 
 
-def rules(scratch: ScratchDirs, python: Interpreter) -> dict[str, list[str]]:
+def environment(scratch: ScratchDirs, tools: Toolchains | None) -> dict[str, str]:
+    """The program's environment."""
+    own = {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp), "USER": "sandbox"}
+    if tools is None:
+        return bubblewrap.ENV | own
+    return bubblewrap.ENV | {k: v.replace(WORKSPACE_MOUNT, str(scratch.work)) for k, v in tools.env.items()} | own
+
+
+def rules(scratch: ScratchDirs, python: Interpreter, tools: Toolchains | None) -> dict[str, list[str]]:
     """Paths that may be read and run, paths that may be written, and devices; boot.py takes them in this form."""
     readable = [*_READABLE, str(scratch.main), *([str(python.prefix)] if python.prefix else [])]
+    readable += ["/usr", *tools.folders] if tools else []
     writable = [str(scratch.tmp)]
     (readable if scratch.read_only else writable).append(str(scratch.work))
     return {"read": readable, "write": writable, "devices": list(_DEVICES)}

@@ -76,7 +76,10 @@ class PrivateCopy:
                 with contextlib.suppress(FileNotFoundError):  # the owner has just removed it
                     copy_into(difference.folder, name, seen, self._owner)
         for name in self.read_only:
-            (self.folder / name).mkdir(exist_ok=True)
+            place = self.folder / name
+            if not place.is_dir() or place.is_symlink():  # a program may have left a link
+                place.unlink(missing_ok=True)
+                place.mkdir()
         if self._owner is not None:
             os.chown(self.folder, self._owner, self._owner)
         if not self._stamp.exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +98,7 @@ async def _probe(accepted: str, root: Path) -> Confinement:
 def candidates(accepted: str) -> Iterator[Confinement]:
     """Everything to try, the strongest first, down to the weakest isolation that the owner accepts."""
     as_root = os.geteuid() == 0
-    for program in bubblewrap.installed():
+    for program in sorted(bubblewrap.installed(), key=lambda program: not bubblewrap.mounts_overlays(program)):
         if as_root:
             yield Confinement("bubblewrap", program=program, as_root=True)
         yield Confinement("bubblewrap", program=program)
@@ -127,11 +126,7 @@ def _name(candidate: Confinement) -> str:
         return f"Landlock (version {landlock.version()}) and seccomp"
     if candidate.isolation != "bubblewrap":
         return "no isolation, only limits"
-    try:
-        done = subprocess.run([candidate.program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return candidate.program
-    return f"{done.stdout.strip() or 'bubblewrap'} ({candidate.program})"
+    return f"{bubblewrap.version(candidate.program) or 'bubblewrap'} ({candidate.program})"
 
 
 class Sandbox:

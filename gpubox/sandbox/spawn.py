@@ -18,6 +18,7 @@ from gpubox.sandbox.cgroup import Cgroup
 from gpubox.sandbox.idmapped_mount import start_on_mount
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Confinement, Policy
+from gpubox.sandbox.toolchains import VENVS, Toolchains, find_toolchains
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
 _MONITOR_TEXT = Path(monitor.__file__).read_text(encoding="utf-8")
@@ -89,6 +90,8 @@ def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[st
         "limits": limits(policy),
         "parent": os.getpid(),
         "watch": {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes},
+        "network": policy.network,
+        "memory": policy.memory_bytes,
         "monitor": _MONITOR_TEXT,
     }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
@@ -121,7 +124,8 @@ def start(confinement: Confinement, python: Interpreter, program: ConfinedProgra
 
     Raises OSError if it cannot be started, GpuboxError if root cannot give its user access to the workspace.
     """
-    uid = (layer_owner() or 0) if policy.layers else unused_uid() if os.geteuid() == 0 else 0
+    layered = policy.layers or program.place.copy
+    uid = (layer_owner() or 0) if layered else unused_uid() if os.geteuid() == 0 else 0
     group = cgroup.make(policy)
     launch = _start_bubblewrap if confinement.isolation == "bubblewrap" else _start_without_namespaces
 
@@ -165,21 +169,42 @@ def _start_bubblewrap(
             "uid": uid if confinement.as_root else 0,
             "shell": program.shell,
             "writes": bool(policy.layers),
+            "pythons": _pythons(policy, WORKSPACE_MOUNT),
         }
-        text = boot_text(policy, config, bubblewrap.scratch_folders(policy))
-        fds = bubblewrap.BwrapFiles(_memory_file(theirs, text), _memory_file(theirs, program.code))
-        argv = bubblewrap.arguments(policy, python, fds, program.place, as_root=confinement.as_root)
+        tools = _tools(program, policy, Path.home() if confinement.as_root or not uid else Path("/"))
+        user = uid if confinement.as_root else bubblewrap.UID
+        texts = {
+            bubblewrap.BOOT: boot_text(policy, config, bubblewrap.scratch_folders(tools)),
+            bubblewrap.MAIN: program.code,
+        }
+        if tools:
+            texts["/etc/passwd"] = f"sandbox:x:{user}:{user}::{tools.home}:/bin/sh\n".encode()
+            texts["/etc/group"] = f"sandbox:x:{user}:\n".encode()
+        files = {path: _memory_file(theirs, text) for path, text in texts.items()}
+        argv = bubblewrap.arguments(policy, python, files, program.place, tools, as_root=confinement.as_root)
         # In a file, because the confined program can read argv in /proc/1/cmdline.
         options = _memory_file(theirs, b"\0".join(os.fsencode(argument) for argument in argv) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options, *([] if go_end is None else [go_end])),
+            (status_end, *files.values(), options, *([] if go_end is None else [go_end])),
             stdin=_stdin(theirs, program.stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
         return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd)
+
+
+def _tools(program: ConfinedProgram, policy: Policy, home: Path) -> Toolchains | None:
+    if policy.workspace is None:
+        return None
+    path = os.environ.get("PATH", "")
+    return find_toolchains(policy.workspace, program.place.cache, network=policy.network, home=home, path=path)
+
+
+def _pythons(policy: Policy, work: str) -> list[str]:
+    """The Pythons of the workspace, which run a program if they are there."""
+    return [f"{work}/{name}/bin/python" for name in VENVS] if policy.workspace else []
 
 
 def _start_without_namespaces(
@@ -197,6 +222,7 @@ def _start_without_namespaces(
         go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
         scratch = landlock.make_scratch_dirs(policy, program.place.copy, program.code, uid)
         ours.callback(scratch.remove)
+        tools = _tools(program, policy, Path.home())
         abi = landlock.version() if confinement.isolation == "landlock" else 0
         config = {
             "main": str(scratch.main),
@@ -207,7 +233,8 @@ def _start_without_namespaces(
             "uid": uid,
             "group": True,
             "shell": program.shell,
-            "landlock": (abi, landlock.rules(scratch, python)) if abi else None,
+            "landlock": (abi, landlock.rules(scratch, python, tools), not policy.network) if abi else None,
+            "pythons": _pythons(policy, str(scratch.work)),
         }
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.count_own_threads())
         boot_fd = _memory_file(theirs, boot_text(counted, config))
@@ -216,7 +243,7 @@ def _start_without_namespaces(
             output_end,
             (status_end, boot_fd, *([] if go_end is None else [go_end])),
             stdin=_stdin(theirs, program.stdin),
-            env=bubblewrap.ENV | {"HOME": str(scratch.work), "TMPDIR": str(scratch.tmp)},
+            env=landlock.environment(scratch, tools),
         )
         ours.pop_all()
         return ConfinedProcess(
@@ -227,7 +254,8 @@ def _start_without_namespaces(
 def _filter(policy: Policy, *, shared: bool = False, signals: bool = True) -> bytes:
     if not seccomp.supported():
         return b""
-    return seccomp.compile_filter(shared=shared, signals=signals, filters=policy.allow_seccomp_filters)
+    filters, network = policy.allow_seccomp_filters, policy.network
+    return seccomp.compile_filter(shared=shared, signals=signals, filters=filters, network=network)
 
 
 def _popen(

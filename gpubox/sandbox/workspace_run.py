@@ -46,6 +46,7 @@ async def run_over_workspace(confinement: Confinement, program: ConfinedProgram,
     async with _one_at_a_time(policy.layers[0]):
         await _in_thread_explained(asyncio.to_thread(_prepare, policy))
         chat = policy.layers[0].parent.parent
+        program = replace(program, place=Place(cache=chat / "cache"))
         if not (why := _obstacles.get(chat) or _obstacle(confinement, policy)):
             outcome = await _on_overlay(confinement, program, policy)
             if not (why := _refusal(outcome)):
@@ -64,10 +65,11 @@ async def _one_at_a_time(top: Path) -> AsyncIterator[None]:
 
 def _prepare(policy: Policy) -> None:
     owner, top = layer_owner(), policy.layers[0]
-    work = top.parent / "work"
-    work.mkdir(exist_ok=True)
+    folders = (top.parent / "work", top.parent.parent / "cache")
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
     if owner is not None:
-        for folder in (*policy.layers, work):
+        for folder in (*policy.layers, *folders):
             give(folder, owner)
 
 
@@ -152,7 +154,7 @@ async def _in_copy(
 ) -> Outcome:
     copy = PrivateCopy(policy, folder, layer_owner(), heavy=confinement.isolation == "bubblewrap")
     await _in_thread_explained(asyncio.to_thread(copy.synchronize))
-    place = Place(overlay=False, copy=folder, read_only=copy.read_only)
+    place = replace(program.place, overlay=False, copy=folder, read_only=copy.read_only)
     try:
         outcome = await run_confined(confinement, replace(program, place=place), policy)
     finally:
