@@ -272,8 +272,7 @@ class Chat:
         self._sandbox = self._sandbox or Sandbox(self._config)
         if self.settings.workdir:
             self._workspace = self._workspace or self._open_workspace(self.settings.workdir)
-            read_only = self.settings.approvals != "workspace"  # a program must not write what no diff has shown
-            policy = Policy(workspace=self._workspace.root, read_only=read_only)
+            policy = Policy(workspace=self._workspace.root)
             return [CodeExecution(self._sandbox, policy), *file_tools(self._workspace)]
         if self._scratch is None:
             self._scratch = await run_in_thread(create_scratch, self._paths)

@@ -21,7 +21,7 @@ from gpubox.agent.tools import Tool, ToolCall, ToolOutput
 from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary, list_folder, printable_path, read_at
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.auto_run_files import OPEN_FOLDER
+from gpubox.sandbox.layers import OPEN_FOLDER
 from gpubox.storage import read_json
 
 MAX_ENTRIES = 500

@@ -19,9 +19,8 @@ from pathlib import Path
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
-from gpubox.sandbox.auto_run_files import OPEN_FOLDER
+from gpubox.sandbox.layers import OPEN_FOLDER, remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
-from gpubox.sandbox.workspace_scan import remove_tree
 from gpubox.storage import private_folder
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
