@@ -8,26 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubox.agent.chat_file import ChatFile
 from gpubox.agent.chat_files import (
     branch_chat,
-    chat_path,
-    existing_chat,
-    free_name,
     layers_folder,
-    load_chat,
-    move_chat_file,
     require_turn,
     scratch_folder,
 )
 from gpubox.agent.chat_log import (
-    AnyChatRecord,
     ChatLog,
     ChatSettings,
     FilesTaken,
@@ -47,10 +42,9 @@ from gpubox.agent.events import (
     TestFinished,
     TurnFailed,
     TurnFinished,
-    TurnTotals,
+    TurnStarted,
 )
-from gpubox.agent.journal import ChatJournal
-from gpubox.agent.tools import AskOwner, ToolOutput, nobody
+from gpubox.agent.tools import AskOwner, nobody
 from gpubox.agent.workspace import Workspace, printable_path
 from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
@@ -66,14 +60,8 @@ if TYPE_CHECKING:
     from gpubox.sandbox.steps import StepResult, TakeResult
     from gpubox.server.client import LlamaClient
 
-FLUSH_SECONDS = 0.5
-"""Deltas reach the file at most so much later."""
 CLOSE_TIMEOUT_SECONDS = 10.0
 """How long a stopped turn may take to end, its tools included."""
-CHARACTERS_PER_TOKEN = 4
-"""Of an AGENTS.md, about."""
-MAX_TAKEN_DIFF = 4000
-"""Characters of one file's diff that are kept for the message of a commit."""
 FindEndpoint = Callable[[], Awaitable[ServerEndpoint]]
 
 
@@ -105,28 +93,22 @@ class Chat:
         self._loop: AgentLoop | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._workspace: Workspace | None = None
         self._open_work: Work | None = None
         self._new_server = False
-        self._testing: asyncio.Task[ToolOutput] | None = None
-        self._journal: ChatJournal | None = None
         self._conversation: Conversation | None = None
         """The prompt of the last turn. It knows how much of it the server has cached."""
         self._conversation_head = ""
         """The turn that ``_conversation`` ends with."""
-        self._reported_problem = ""
         self.queued: list[str] = []
         """What the owner typed while the model works."""
-        self.log = ChatLog(name)
-        if name:
-            path = existing_chat(paths, name)
-            self._journal = ChatJournal(path)
-            try:
-                self.log = load_chat(path)
-            except BaseException:
-                self._journal.close()
-                raise
+        self._file = ChatFile(paths, name)
+        self._record, self._log_event = self._file.record, self._file.log_event
+
+    @property
+    def log(self) -> ChatLog:
+        """What is in the chat's file."""
+        return self._file.log
 
     @property
     def name(self) -> str:
@@ -146,13 +128,13 @@ class Chat:
     @property
     def problem(self) -> str:
         """Why the chat is not saved at the moment; empty: it is."""
-        return self._journal.problem if self._journal else ""
+        return self._file.problem
 
     def change_settings(self, settings: ChatSettings) -> None:
         """Holds from the next turn on. Raises UsageError if the folder cannot be a workspace."""
         if settings.workdir != self.settings.workdir:
             self._require_idle()
-            if self.settings.workdir and self._journal and layers_folder(self._journal.path).exists():
+            if self.settings.workdir and self._file.path and layers_folder(self._file.path).exists():
                 raise UsageError(
                     f"This chat has changed files of {self.settings.workdir}.", "Begin a new chat for another folder."
                 )
@@ -166,16 +148,10 @@ class Chat:
 
     def rename_to(self, name: str) -> None:
         """Renames the chat, also before it has a file. Raises UsageError if the name is taken or not valid."""
-        target = chat_path(self._paths, name)
         if self._open_work:
             self._require_idle()
             self._close_work()
-        if self._journal:
-            move_chat_file(self._journal.path, target)
-            self._journal.path = target
-        elif target.exists():
-            raise UsageError(f"There is a chat {name} already.", f"--continue {name} continues it.")
-        self.log.name = name
+        self._file.rename_to(name)
 
     def rewind(self, turn_id: str = "") -> None:
         """The next turn follows ``turn_id``; empty: it starts the chat anew. Nothing is deleted.
@@ -205,7 +181,7 @@ class Chat:
             endpoint = await self._connect()
             if self.settings.tools and self.settings.workdir:
                 self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
-            self._create_file(text)
+            self._file.create(text)
             work = await self._work() if self.settings.tools else None
             async with aclosing(self._run_turn(text, endpoint, work)) as events:
                 async for event in events:
@@ -224,7 +200,12 @@ class Chat:
         if conversation is None or self._conversation_head != self.log.head:
             reread = conversation.server_cache_tokens if conversation and self._new_server else 0
             conversation = self._conversation = self.log.conversation()
-        first = await self._first_messages(text, conversation, work)
+        who = endpoint.profile_name or "The new server"
+        told = f"{who} reads the whole conversation anew: about {reread:,} tokens."
+        notices = [Notice("reread", told)] if reread else []
+        first = [Message("user", "\n\n".join([*self.log.notes, text]))]
+        if work:
+            await work.introduce(conversation, first, notices, plan=self.settings.apply == "plan")
         turn_id = secrets.token_hex(4)
         if work:
             await run_in_thread(work.begin_turn, turn_id, plan=self.settings.apply == "plan")
@@ -243,97 +224,43 @@ class Chat:
         try:
             for message in messages:
                 yield message
-            for told in self._notices(first, endpoint, reread):
-                self._log_event(told)
-                yield told
             settings = self.settings.agent_settings(endpoint.system_prompt)
             tools = work.tools if work else []
             async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:
                 async for event in events:
                     logged_messages += isinstance(event, MessageAdded)
                     if work and isinstance(event, TurnFinished | TurnFailed):
-                        async with aclosing(self._end_work(work)) as ending:
+                        async with aclosing(work.ending(self.settings.apply, self._record)) as ending:
                             async for last in ending:
                                 self._log_event(last)
                                 yield last
                     self._log_event(event)
-                    if notice := self._new_problem():  # before the event, which may be the last of the turn
-                        yield notice
+                    if problem := self._file.new_problem():  # before the event, which may be the last of the turn
+                        yield problem
                     yield event
+                    for notice in notices if isinstance(event, TurnStarted) else ():
+                        self._log_event(notice)
+                        yield notice
         except Exception as error:
             failure = str(error) or type(error).__name__
             raise
         finally:
             if self.log.turns[turn_id].ended is None:
-                if work:
-                    files = await run_in_thread(work.end_turn)
-                    if files:
+                with contextlib.suppress(GpuboxError):
+                    if work and (files := await run_in_thread(work.end_turn)):
                         self._log_event(FilesChanged(files))
-                self._log_interrupted(conversation.messages[logged_messages:], failure)
-            self._flush()
+                self._file.log_interrupted(conversation.messages[logged_messages:], failure)
+            self._file.flush()
             task = asyncio.current_task()
-            if self._journal and not failure and not (task and task.cancelling()):
-                await run_in_thread(self._journal.sync)
-
-    async def _first_messages(self, text: str, conversation: Conversation, work: Work | None) -> list[Message]:
-        """What the turn adds before the model is asked: once what the project says to models, then the question."""
-        first = []
-        if work and not work.scratch and not any(message.fixed for message in conversation.messages):
-            from gpubox.agent.projects import project_rules
-
-            name, rules = await run_in_thread(project_rules, work.workspace)
-            first = [Message("user", f"{name} of this project:\n\n{rules}", fixed=True)] if rules else []
-        notes = list(self.log.notes)
-        if work and self.settings.apply == "plan":
-            notes.append("(Plan mode: nothing that you write is kept. Say what you would change.)")
-        return [*first, Message("user", "\n\n".join([*notes, text]))]
-
-    def _notices(self, first: list[Message], endpoint: ServerEndpoint, reread: int) -> Iterator[Notice]:
-        for message in first:
-            if message.fixed:
-                name = message.content.partition(" ")[0]
-                yield Notice("rules", f"{name}: about {len(message.content) // CHARACTERS_PER_TOKEN:,} tokens.")
-        if reread:
-            who = endpoint.profile_name or "The new server"
-            yield Notice("reread", f"{who} reads the whole conversation anew: about {reread:,} tokens.")
-
-    async def _end_work(self, work: Work) -> AsyncGenerator[AgentEvent, None]:
-        """What becomes of the turn's changes at its end."""
-        files = await run_in_thread(work.end_turn)
-        if not files:
-            return
-        yield FilesChanged(files)
-        if self.settings.apply == "turn":
-            try:
-                result = await self._take(work, None, ())
-            except GpuboxError as error:
-                yield Notice("left", f"The changes were not taken: {error.message}")
-                return
-            for change in result.left:
-                yield Notice("left", f"{change.path} was not taken: {change.conflict or change.runs_by_itself}")
-        if work.tests.command:
-            self._testing = asyncio.create_task(work.run_test())
-            try:
-                yield TestFinished(work.tests.command, await self._testing)
-            except asyncio.CancelledError:
-                if not self._testing.cancelled():
-                    raise
-                yield Notice("stopped", "The tests were stopped.")
-            except GpuboxError as error:
-                yield Notice("refused", f"The tests were not run: {error.message}")
-            finally:
-                self._testing.cancel()
-                await asyncio.wait([self._testing])
-                self._testing = None
+            if not failure and not (task and task.cancelling()):
+                await run_in_thread(self._file.sync)
 
     def stop(self) -> bool:
         """Stops the running turn. Its generator still yields the end, TurnFinished with ``stopped``.
 
         Returns False if the model was not asked yet: then close the generator.
         """
-        if self._testing:
-            self._testing.cancel()
-        elif self._loop:
+        if not (self._open_work and self._open_work.stop_test()) and self._loop:
             self._loop.stop()
         return self._loop is not None
 
@@ -349,7 +276,7 @@ class Chat:
         a turn is running, as each method below does.
         """
         async with self._deciding() as work:
-            return await self._take(work, choice, allow)
+            return await work.take(choice, allow, self._record)
 
     async def drop(self, choice: Choice | None = None, why: str = "") -> None:
         """Puts changes back; ``None``: all. The model reads ``why`` before the next question."""
@@ -438,16 +365,6 @@ class Chat:
         finally:
             self._idle.set()
 
-    async def _take(self, work: Work, choice: Choice | None, allow: Collection[str]) -> TakeResult:
-        from gpubox.sandbox.changes import unified
-
-        changes = await run_in_thread(work.steps.changes)
-        result = await run_in_thread(work.steps.take, choice, allow=allow)
-        diffs = {change.path: unified(change)[:MAX_TAKEN_DIFF] for change in changes if change.path in result.taken}
-        if diffs:
-            self._record(FilesTaken(diffs, utc_now()))
-        return result
-
     async def _step(self, what: str, turn_ids: set[str], keep: Collection[str]) -> StepResult:
         self._require_idle()
         if not (self._open_work or self.settings.tools):
@@ -473,10 +390,7 @@ class Chat:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._idle.wait()
-        if self._flush_timer:
-            self._flush_timer.cancel()
-        if self._journal:
-            self._journal.close()
+        self._file.close()
         client, self._client = self._client, None
         if client:
             await client.close()
@@ -505,13 +419,14 @@ class Chat:
         from gpubox.agent.work import Work, open_scratch
         from gpubox.sandbox.runner import Sandbox
 
-        assert self._journal is not None
+        path = self._file.path
+        assert path is not None
         self._sandbox = self._sandbox or Sandbox(self._config)
         if self.settings.workdir:
             self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
-            folder = layers_folder(self._journal.path)
+            folder = layers_folder(path)
             return Work(self._paths, self._workspace, folder, self._sandbox, scratch=False)
-        folder = scratch_folder(self._journal.path)
+        folder = scratch_folder(path)
         return Work(self._paths, open_scratch(folder), folder / "layers", self._sandbox, scratch=True)
 
     def _close_work(self) -> None:
@@ -522,54 +437,6 @@ class Chat:
     def _new_workspace(self, folder: str) -> Workspace:
         own_folders = (self._paths.config, self._paths.state, self._paths.cache)
         return Workspace(Path(folder), any_folder=self._any_workdir, own_folders=own_folders)
-
-    def _create_file(self, text: str) -> None:
-        """Gives a new chat its name and its file."""
-        while not self._journal:
-            name = self.log.name or free_name(self._paths, text)
-            try:
-                self._journal = ChatJournal(chat_path(self._paths, name), new=True)
-            except UsageError:
-                if self.log.name:
-                    raise
-                continue  # another gpubox has just taken the name
-            self.log.name = name
-            if self.settings != ChatSettings():
-                self._journal.add(SettingsChanged(self.settings, utc_now()))
-
-    def _record(self, record: AnyChatRecord) -> None:
-        self.log.apply_record(record)
-        if self._journal:
-            self._journal.add(record)
-
-    def _log_event(self, event: AgentEvent) -> None:
-        assert self._journal is not None
-        self.log.apply_event(event)
-        self._journal.add_event(event)
-        if self._journal.has_pending and self._flush_timer is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
-
-    def _log_interrupted(self, messages: list[Message], failure: str) -> None:
-        """Journals the events that the consumer did not receive because it closed the generator or the turn broke."""
-        for message in messages:
-            self._log_event(MessageAdded(message))
-        answers = [message.content for message in messages if message.role == "assistant"]
-        answer = answers[-1] if answers else ""
-        self._log_event(TurnFailed(failure) if failure else TurnFinished(TurnTotals(), "stopped", answer))
-
-    def _flush(self) -> None:
-        if self._flush_timer:
-            self._flush_timer.cancel()
-        self._flush_timer = None
-        if self._journal:
-            self._journal.flush()
-
-    def _new_problem(self) -> Notice | None:
-        """A Notice for each new problem of the file."""
-        if self.problem == self._reported_problem:
-            return None
-        self._reported_problem = self.problem
-        return Notice("journal", self.problem) if self.problem else None
 
     def _require_idle(self) -> None:
         if self.busy:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import json
-import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubox.agent.edit_match import place_edit, with_line_ends
-from gpubox.agent.workspace import Workspace, decode_text, encode_text, is_binary, printable_path
+from gpubox.agent.workspace import Workspace, decode_text, encode_text, printable_path
 from gpubox.errors import GpuboxError
+from gpubox.line_diff import is_binary, line_diff
 from gpubox.sandbox.layers import Names
-from gpubox.sequences import shared_length
 
 MAX_DIFF_LINES = 400
 """Of a longer diff only head and tail are shown."""
 MAX_DIFF_CHARACTERS = 40_000
 _MAX_DIFF_LINE_CHARACTERS = 2000
-_MAX_COMPARED_LINES = 2000
-"""If more lines differ, all old and new ones are shown: difflib would take seconds to match them."""
-_CONTEXT_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class FileChange:
     before: bytes | None
     after: bytes
     diff: str
-    """What the owner approves; empty: nothing would change."""
+    """For the screen; empty: nothing would change."""
 
     @property
     def path(self) -> str:
@@ -148,44 +143,15 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _file_change(names: tuple[str, ...], before: bytes | None, after: bytes) -> FileChange:
+def _file_change(names: Names, before: bytes | None, after: bytes) -> FileChange:
     return FileChange(names, before, after, "" if before == after else _diff("/".join(names), before, after))
 
 
 def _diff(path: str, before: bytes | None, after: bytes) -> str:
-    """A unified diff. Only the lines between the equal start and end of the file are compared."""
     path = printable_path(path)
-    old, new = _lines(before or b""), _lines(after)
+    header = f"--- {'/dev/null' if before is None else path}\n+++ {path}\n"
     if before is not None and is_binary(before):
-        header = f"--- {path}\n+++ {path}\n@@ the old content, {len(before)} bytes, is binary @@\n"
-        return header + _prefixed("+", new)
-    head = shared_length(old, new)
-    tail = shared_length(old[head:][::-1], new[head:][::-1])
-    header = f"--- {'(new file)' if before is None else path}\n+++ {path}\n"
-    if before is None or max(len(old), len(new)) - head - tail > _MAX_COMPARED_LINES:
-        removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
-        hunk = f"@@ -{head + 1},{len(removed)} +{head + 1},{len(added)} @@\n"
-        return header + hunk + _prefixed("-", removed) + _prefixed("+", added)
-    start, end = max(0, head - _CONTEXT_LINES), max(0, tail - _CONTEXT_LINES)
-    diff = difflib.unified_diff(old[start : len(old) - end], new[start : len(new) - end], lineterm="", n=_CONTEXT_LINES)
-    lines = [_shift_hunk(line, start) if line.startswith("@@") else line for line in list(diff)[2:]]
+        return f"{header}@@ the old content, {len(before)} bytes, is binary @@\n"
+    diff = line_diff(before or b"", after)
+    lines = [line for hunk in range(len(diff.hunks)) for line in (diff.header(hunk), *diff.lines(hunk))]
     return header + "\n".join(lines) + "\n"
-
-
-def _lines(data: bytes) -> list[str]:
-    """Lines as a diff shows them: carriage returns and a missing line break at the end are visible."""
-    lines = data.decode("utf-8", errors="replace").split("\n")
-    if lines[-1]:
-        lines[-1] += "\n\\ No newline at end of file"
-    else:
-        lines.pop()
-    return [line.replace("\r", "\u240d") for line in lines]
-
-
-def _prefixed(sign: str, lines: list[str]) -> str:
-    return "".join(f"{sign}{line}\n" for line in lines)
-
-
-def _shift_hunk(header: str, offset: int) -> str:
-    """``@@ -1,3 +1,4 @@`` with ``offset`` added to both line numbers."""
-    return re.sub(r"(?<=[-+])\d+", lambda number: str(int(number[0]) + offset), header)

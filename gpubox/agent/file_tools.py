@@ -18,9 +18,10 @@ from gpubox.agent import edits
 from gpubox.agent.edits import FileChange
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
-from gpubox.agent.workspace import MAX_DEPTH, Workspace, decode_text, is_binary, printable_path
+from gpubox.agent.workspace import MAX_DEPTH, Workspace, decode_text, printable_path
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
+from gpubox.line_diff import is_binary
 from gpubox.sandbox.layers import Folder, Item, Names
 from gpubox.storage import read_json
 

@@ -34,9 +34,16 @@ class Programs:
         self._sandbox, self.workspace, self._policy = sandbox, workspace, policy
 
     async def run(
-        self, program: str, *, seconds: float, shell: bool = False, network: bool = False, stdin: bytes = b""
+        self,
+        program: str,
+        *,
+        seconds: float,
+        shell: bool = False,
+        network: bool = False,
+        stdin: bytes = b"",
+        writes: bool = True,
     ) -> Outcome:
-        """Raises GpuboxError if this machine cannot confine it."""
+        """``writes``: whether it may change files. Raises GpuboxError if this machine cannot confine it."""
         workspace, seconds = self.workspace, min(max(1.0, seconds), MAX_SECONDS)
         if workspace is None:
             return await self._sandbox.run(program, self._policy or Policy(), stdin=stdin, shell=shell)
@@ -44,6 +51,8 @@ class Programs:
         policy = Policy.for_commands(workspace.root, layers, seconds=seconds, network=network)
         began_ns = now_ns()
         outcome = await self._sandbox.run(program, policy, stdin=stdin, shell=shell)
+        if not writes:
+            return outcome
         return replace(outcome, files_changed=await run_in_thread(workspace.note_changes, began_ns))
 
 
@@ -65,11 +74,11 @@ class RunTool:
         },
         "required": [],
     }
-    parallel_safe = True
     max_characters = AgentSettings().max_output_characters
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
+        self.parallel_safe = programs.workspace is None
 
     def question(self, call: ToolCall) -> Question | None:
         """Whether it may use the network."""
@@ -121,8 +130,9 @@ class SearchTool:
         want = {"pattern": pattern, "path": "/".join(names) or ".", "glob": glob, "most": MAX_MATCHES,
                 "skipped": SKIPPED_FOLDERS}  # fmt: skip
         program = await run_in_thread(Path(__file__).with_name("search_program.py").read_text)
-        outcome = await self._programs.run(program, seconds=SEARCH_SECONDS, stdin=json.dumps(want).encode())
-        return tool_output(replace(outcome, files_changed=()), outcome.output)
+        stdin = json.dumps(want).encode()
+        outcome = await self._programs.run(program, seconds=SEARCH_SECONDS, stdin=stdin, writes=False)
+        return tool_output(outcome, outcome.output)
 
 
 class TestTool:
@@ -136,7 +146,7 @@ class TestTool:
         "properties": {"arguments": {"type": "string", "description": "Added to the command, such as a file."}},
         "required": [],
     }
-    parallel_safe = True
+    parallel_safe = False
     max_characters = AgentSettings().max_output_characters
 
     def __init__(self, programs: Programs, tests: ProjectTests) -> None:

@@ -175,11 +175,6 @@ def read_item(item: Item, path: str) -> bytes:
     return data
 
 
-def is_binary(data: bytes) -> bool:
-    """Whether the content of a file is not text, as git judges it."""
-    return b"\0" in data[:8192]
-
-
 def decode_text(data: bytes) -> tuple[str, str]:
     """``(text, encoding)``, so that ``encode_text`` gives the same bytes. Bytes that are not UTF-8 are read as Latin-1.
 

@@ -36,10 +36,10 @@ from gpubox.sandbox.changes import (
     state_of,
     taken_mode,
 )
-from gpubox.sandbox.layers import Item, Names, TopLayer, View, is_opaque, is_whiteout
+from gpubox.sandbox.layers import Item, Names, TopLayer, View, is_opaque, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.taking import Exchange, Put, make_link, names_of, write_file
-from gpubox.sandbox.workspace_scan import remove_tree
+
 from gpubox.storage import lock_file, private_folder, read_bytes, read_json, write_atomically
 
 T = TypeVar("T")
