@@ -6,23 +6,19 @@ Only read here; steps.py writes. Blocking; run it in a thread.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
-
-import msgspec
+from typing import Any, Literal, cast
 
 from gpubox import units
-from gpubox.line_diff import is_binary, line_diff
-from gpubox.sandbox.layers import OPEN_FILE, Folder, Item, Names, View
+from gpubox.line_diff import LineDiff, is_binary, line_diff
+from gpubox.sandbox.layers import Folder, Item, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
+from gpubox.sandbox.states import MAX_DEPTH, Bases, State, is_still, kind_of, open_file, taken_mode, walk
 
-MAX_DEPTH = 128
-"""What lies in folders nested deeper than this is neither shown nor taken."""
 _MAX_FILE_BYTES, _MAX_DIFF_BYTES = 4 << 20, 64 << 20
 """Of the contents of one file before and after, and of all: beyond it only sizes are shown."""
 
@@ -106,7 +102,9 @@ def printable(path: str) -> str:
 def is_replacement(change: Change) -> bool:
     """Whether a folder takes the place of something else, or something else that of a folder."""
     was_folder = change.old_mode is not None and change.old_bytes is None and change.old_target is None
-    return change.kind == "folder" and change.old_mode is not None or change.kind in ("changed", "link") and was_folder
+    return (change.kind == "folder" and change.old_mode is not None) or (
+        change.kind in ("changed", "link") and was_folder
+    )
 
 
 def _mode_words(change: Change) -> str:
@@ -115,312 +113,174 @@ def _mode_words(change: Change) -> str:
     return f"mode {change.old_mode:o} -> {change.new_mode:o}"
 
 
-class State(msgspec.Struct, frozen=True):
-    """What a path was: enough to know it again, byte for byte."""
-
-    kind: Literal["file", "link", "folder", "other", "late"]
-    """``other``: a pipe, socket or device. ``late``: the owner changed it while the program ran that changed it."""
-    mode: int = 0
-    size: int = 0
-    mtime_ns: int = 0
-    stamp: tuple[int, int, int] = (0, 0, 0)
-    """Device, inode, ctime (ns): with the same one it was not touched."""
-    digest: str = ""
-    """Of a file's content; empty: it was not read."""
-    target: str = ""
-    """Of a link."""
-
-
-def state_of(folder: int, name: str, *, digest: bool = True) -> State | None:
-    """The state of ``name`` in an open folder; ``None``: there is nothing. Raises OSError."""
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    state = State(
-        kind_of(status),
-        stat.S_IMODE(status.st_mode),
-        status.st_size,
-        status.st_mtime_ns,
-        (status.st_dev, status.st_ino, status.st_ctime_ns),
-    )
-    if state.kind == "link":
-        return msgspec.structs.replace(state, target=os.readlink(name, dir_fd=folder))
-    if state.kind != "file" or not digest:
-        return state
-    with os.fdopen(os.open(name, OPEN_FILE, dir_fd=folder), "rb") as file:
-        return msgspec.structs.replace(state, digest=digest_of(file))
-
-
-def is_still(folder: int, name: str, known: State | None) -> bool:
-    """Whether ``name`` is what it was: the same file, or one with the same content and mode. Raises OSError."""
-    now = state_of(folder, name, digest=False)
-    if now is None or known is None or now.kind != known.kind:
-        return now is known
-    if now.kind == "folder":
-        return True
-    if now.kind == "link":
-        return now.target == known.target
-    if (now.mode, now.size) != (known.mode, known.size) or now.kind != "file":
-        return False
-    if (now.stamp, now.mtime_ns) == (known.stamp, known.mtime_ns):
-        return True
-    now = state_of(folder, name) if known.digest else None
-    return now is not None and now.digest == known.digest
-
-
-def kind_of(status: os.stat_result) -> Literal["file", "link", "folder", "other"]:
-    """The kind of a State."""
-    kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
-    return kinds.get(stat.S_IFMT(status.st_mode), "other")  # type: ignore[return-value]
-
-
-def digest_of(file: BinaryIO) -> str:
-    """Of what is left to read."""
-    return hashlib.file_digest(file, "blake2b").hexdigest()[:40]
-
-
-def open_file(folder: int, name: str) -> BinaryIO:
-    """A file of a layer for reading, whatever mode a program gave it. Raises OSError."""
-    try:
-        return os.fdopen(os.open(name, OPEN_FILE, dir_fd=folder), "rb")
-    except PermissionError:
-        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            path, status = Path(f"/proc/self/fd/{handle}"), os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise
-            path.chmod(0o600)
-            try:
-                return path.open("rb")
-            finally:
-                path.chmod(stat.S_IMODE(status.st_mode))
-        finally:
-            os.close(handle)
-
-
-def taken_mode(status: os.stat_result) -> int:
-    """The permissions that a take gives: without setuid and setgid."""
-    return status.st_mode & (0o1777 if stat.S_ISDIR(status.st_mode) else 0o777)
-
-
 _UNKNOWN = State("other")
 
 
 class Comparison:
     """The merged View beside the workspace as it is now."""
 
-    def __init__(self, layers: Sequence[Path], workspace: Path, bases: Mapping[str, State | None]) -> None:
+    def __init__(self, layers: Sequence[Path], workspace: Path, bases: Bases) -> None:
         """``bases``: what the workspace had, by path, when a layer first named it."""
-        self.view, self.live, self._bases = View([*layers, workspace]), View([workspace]), bases
-        self._hunk_bytes = _MAX_DIFF_BYTES
-        self.changes: dict[str, Change] = {}
+        self._view, self._live, self._bases = View([*layers, workspace]), View([workspace]), bases
+        self._diff_bytes = _MAX_DIFF_BYTES
+        self._changes: dict[str, Change] = {}
 
     def run(self) -> list[Change]:
         """All changes, sorted by path. Raises OSError if the workspace cannot be read."""
         pending: list[Names] = [()]
         while pending:
             pending += self._compare_folder(pending.pop())
-        self._spread_conflicts()
-        return [self.changes[path] for path in sorted(self.changes)]
+        for top in [path for path, change in self._changes.items() if is_replacement(change)]:
+            unit = [path for path in self._changes if path == top or path.startswith(f"{top}/")]
+            conflict = next((text for path in unit if (text := self._changes[path].conflict)), "")
+            for path in unit:  # all are taken, or none
+                self._changes[path] = replace(self._changes[path], conflict=self._changes[path].conflict or conflict)
+        return [self._changes[path] for path in sorted(self._changes)]
 
     def _compare_folder(self, names: Names) -> list[Names]:
         """Returns the folders in it that are still to be compared. Only what a layer names can differ."""
         inner: list[Names] = []
-        with _folder(self.view, names) as merged, _folder(self.live, names) as live:
-            touched: set[str] = set()
-            below = merged.descriptors[-1] if merged else -1
-            through = merged and live and os.path.samestat(os.fstat(below), os.fstat(live.descriptors[0]))
-            for descriptor in (*(merged.descriptors if merged else ()), *(live.descriptors if live else ())):
-                if not (through and (descriptor == below or (live and descriptor == live.descriptors[0]))):
-                    touched.update(os.listdir(descriptor))  # noqa: PTH208 - by descriptor
+        with _folder(self._view, names) as merged, _folder(self._live, names) as live:
+            descriptors = [*(merged.descriptors if merged else ()), *(live.descriptors if live else ())]
+            if merged and live and os.path.samestat(os.fstat(descriptors[-2]), os.fstat(descriptors[-1])):
+                del descriptors[-2:]
+            touched = {name for descriptor in descriptors for name in os.listdir(descriptor)}  # noqa: PTH208
             listed = False
             for name in touched:
-                if merged and is_cache(name):
-                    continue
-                new = merged.find(name) if merged else None
+                new, old = (folder.find(name) if folder else None for folder in (merged, live))
                 new = None if new and kind_of(new.status) == "other" else new
-                old = live.find(name) if live else None
-                if new is None and old is None:
+                if (merged and is_cache(name)) or not (new or old):
                     continue
                 listed = True
                 if self._compare((*names, name), new, old, merged, live) and len(names) < MAX_DEPTH:
                     inner.append((*names, name))
-            if not listed and names and (merged is None or live is None) and "/".join(names) not in self.changes:
-                self._add_empty_folder(names)
+        if not listed and names and not (merged and live):
+            self._compare_empty_folder(names)
         return inner
 
-    def _add_empty_folder(self, names: Names) -> None:
-        new, old = self.view.status(names), self.live.status(names)
-        path, kind = "/".join(names), "folder" if old is None else "removed"
-        if new is not None and old is not None:
-            return
-        conflict = self._folder_conflict(path, old)
-        modes = taken_mode(old) if old else None, taken_mode(new) if new else None
-        self.changes[path] = Change(
-            path, cast(ChangeKind, kind), *modes, None, None, runs_by_itself=why_it_runs(path), conflict=conflict
-        )
+    def _compare_empty_folder(self, names: Names) -> None:
+        """Of a new or removed folder only what is in it is a change, unless there is nothing in it."""
+        path = "/".join(names)
+        with _folder(self._view, names[:-1]) as merged, _folder(self._live, names[:-1]) as live:
+            new, old = (folder.find(names[-1]) if folder else None for folder in (merged, live))
+            if path not in self._changes and (new is None or old is None):
+                self._add(path, "removed" if old else "folder", new, old, self._why(names, new, merged), live)
 
     def _compare(
         self, names: Names, new: Item | None, old: Item | None, merged: Folder | None, live: Folder | None
     ) -> bool:
         """Adds the change of one path, if there is one. Returns whether there is a folder to compare."""
-        path = "/".join(names)
-        new_kind, old_kind = new and kind_of(new.status), old and kind_of(old.status)
-        modes = taken_mode(old.status) if old else None, taken_mode(new.status) if new else None
-        targets: dict[str, Any] = {
-            "old_target": old.link_target() if old and old_kind == "link" else None,
-            "new_target": new.link_target() if new and new_kind == "link" else None,
-        }
-        why = self._why(path, names, targets["new_target"], merged, removed=new is None)
-        if new_kind == "folder" or (new is None and old_kind == "folder"):
-            if old_kind == new_kind and modes[0] != modes[1]:
-                conflict = self._folder_conflict(path, old.status if old else None, mode=True)
-                self.changes[path] = Change(path, "mode", *modes, None, None, runs_by_itself=why, conflict=conflict)
-            elif new and old is None and why:  # whole: a venv has thousands of files
-                count, size = self._measure(names)
-                conflict = self._conflict(path, None, live)
-                self.changes[path] = Change(
-                    path, "folder", None, modes[1], None, size, (), count, 0, runs_by_itself=why, conflict=conflict
-                )
-                return False
-            elif new and old and old_kind != "folder":
-                size = old.status.st_size if old_kind == "file" else None
-                conflict = self._conflict(path, old, live)
-                self.changes[path] = Change(
-                    path, "folder", *modes, size, None, runs_by_itself=why, conflict=conflict, **targets
-                )
+        path, why = "/".join(names), self._why(names, new, merged)
+        if new and new.is_folder:
+            if old and old.is_folder:
+                if taken_mode(old.status) != taken_mode(new.status):
+                    self._add(path, "mode", new, old, why, live)
+            elif old or why:
+                self._add(path, "folder", new, old, why, live)
+            if old or not why:
+                return True
+            count, size = self._measure(names)  # whole: a venv has thousands of files
+            self._changes[path] = replace(self._changes[path], added=count, new_bytes=size)
+            return False
+        if new is None and old and old.is_folder:
             return True
         try:
-            kind, hunks, diff = self._compare_contents(new, old, modes)
-            conflict = self._conflict(path, old, live) if kind else ""
-            if conflict and self._is_base(path, new):
-                kind = ""  # a layer names it, but has what the owner had
+            kind, diff = self._compare_contents(new, old)
         except OSError as error:
-            kind, hunks, diff = "changed" if new and old else "new" if new else "removed", (), (0, 0)
-            conflict = f"It cannot be read: {error.strerror}."
+            self._add(path, "changed" if new and old else "new" if new else "removed", new, old, why, live)
+            self._changes[path] = replace(self._changes[path], conflict=f"It cannot be read: {error.strerror}.")
+            return False
         if kind:
-            sizes = (item.status.st_size if item and item.is_file else None for item in (old, new))
-            self.changes[path] = Change(
-                path,
-                cast(ChangeKind, kind),
-                *modes,
-                *sizes,
-                hunks,
-                *diff,
-                runs_by_itself=why,
-                conflict=conflict,
-                **targets,
-            )
-        return old_kind == "folder"
+            self._add(path, kind, new, old, why, live, diff)
+        return bool(old and old.is_folder)
 
-    def _compare_contents(
-        self, new: Item | None, old: Item | None, modes: tuple[int | None, int | None]
-    ) -> tuple[str, tuple[Hunk, ...], tuple[int, int]]:
-        """The kind of change (empty: equal), its hunks, and its lines added and removed."""
+    def _add(
+        self, path: str, kind: str, new: Item | None, old: Item | None, why: str, live: Folder | None,
+        diff: LineDiff | None = None,
+    ) -> None:  # fmt: skip
+        conflict = self._conflict(path, kind, old, live)
+        if conflict and self._is_base(path, new):
+            return  # a layer names it, but has what the owner had
+        old_mode, new_mode = (taken_mode(item.status) if item else None for item in (old, new))
+        old_bytes, new_bytes = (item.status.st_size if item and item.is_file else None for item in (old, new))
+        old_target, new_target = (item.link_target() if item and item.is_link else None for item in (old, new))
+        numbers = range(len(diff.hunks)) if diff else ()
+        hunks = tuple(Hunk(at, diff.header(at), tuple(diff.lines(at))) for at in numbers) if diff else ()
+        added, removed = diff.counts() if diff else (0, 0)
+        self._changes[path] = Change(
+            path, cast(Any, kind), old_mode, new_mode, old_bytes, new_bytes, hunks, added, removed, why, conflict,
+            old_target, new_target,
+        )  # fmt: skip
+
+    def _compare_contents(self, new: Item | None, old: Item | None) -> tuple[str, LineDiff | None]:
+        """The kind of change (empty: equal), and its lines."""
         kind = "removed" if new is None else "link" if new.is_link else "changed" if old else "new"
         if new and old and kind_of(new.status) == kind_of(old.status):
             if new.is_link:
-                return ("link" if new.link_target() != old.link_target() else ""), (), (0, 0)
-            if new.status.st_size == old.status.st_size and self._equal(new, old):
-                return ("mode" if modes[0] != modes[1] else ""), (), (0, 0)
+                return ("link" if new.link_target() != old.link_target() else ""), None
+            if new.status.st_size == old.status.st_size and _equal(new, old):
+                return ("mode" if taken_mode(new.status) != taken_mode(old.status) else ""), None
         files = [item for item in (old, new) if item and item.is_file]
         size = sum(item.status.st_size for item in files)
-        if (
-            not files
-            or any(item.is_link for item in (old, new) if item)
-            or size > min(_MAX_FILE_BYTES, self._hunk_bytes)
-        ):
-            return kind, (), (0, 0)
-        self._hunk_bytes -= size
-        before, after = (_read(item) if item and item.is_file else b"" for item in (old, new))
-        if is_binary(before) or is_binary(after):
-            return kind, (), (0, 0)
-        diff = line_diff(before, after)
-        hunks = tuple(Hunk(at, diff.header(at), tuple(diff.lines(at))) for at in range(len(diff.hunks)))
-        return kind, hunks, diff.counts()
+        if len(files) != bool(old) + bool(new) or size > min(_MAX_FILE_BYTES, self._diff_bytes):
+            return kind, None
+        self._diff_bytes -= size
+        before, after = (_read(item) if item else b"" for item in (old, new))
+        return kind, None if is_binary(before) or is_binary(after) else line_diff(before, after)
 
     @staticmethod
-    def _equal(new: Item, old: Item) -> bool:
-        with open_file(new.folder, new.name) as first, open_file(old.folder, old.name) as second:
-            while block := first.read(1 << 20):
-                if block != second.read(len(block)):
-                    return False
-            return not second.read(1)
-
-    def _why(self, path: str, names: Names, target: str | None, merged: Folder | None, *, removed: bool) -> str:
-        if removed and any(map(is_cache, names)):
+    def _why(names: Names, new: Item | None, merged: Folder | None) -> str:
+        if new is None and any(map(is_cache, names)):
             return ""
-        if why := why_it_runs(path, target):
+        target = new.link_target() if new and new.is_link else None
+        if why := why_it_runs("/".join(names), target):
             return why
-        if merged and is_repository_part(names[-1]):
-            if is_bare_repository(item.name for item in merged.items()):
-                return REPOSITORY
-        return ""
+        is_part = merged and is_repository_part(names[-1])
+        return REPOSITORY if is_part and merged and is_bare_repository(item.name for item in merged.items()) else ""
 
-    def _conflict(self, path: str, old: Item | None, live: Folder | None) -> str:
+    def _conflict(self, path: str, kind: str, old: Item | None, live: Folder | None) -> str:
         """Why the owner would lose something; empty: nothing."""
         if old and kind_of(old.status) == "other":
             return "It is a pipe, a socket or a device."
-        base = self._bases.get(path, _UNKNOWN)
-        if old is None:
-            return "You removed it meanwhile." if base and base is not _UNKNOWN else ""
-        if base is None or base is _UNKNOWN:
+        base = self._bases.get(path)
+        if old is None or live is None:
+            return "You removed it meanwhile." if base else ""
+        if base is None:
             return "You made it meanwhile."
-        assert live is not None
-        return "" if is_still(live.descriptors[0], old.name, base) else "You changed it meanwhile."
-
-    def _folder_conflict(self, path: str, old: os.stat_result | None, *, mode: bool = False) -> str:
-        base = self._bases.get(path, _UNKNOWN)
-        if old is None:
-            return ""
-        if base is None or base is _UNKNOWN:
-            return "You made it meanwhile."
-        changed = base.kind != kind_of(old) or (mode and base.mode != stat.S_IMODE(old.st_mode))
-        return "You changed it meanwhile." if changed else ""
+        changed_mode = kind == "mode" and base.mode != stat.S_IMODE(old.status.st_mode)
+        still = is_still(live.descriptors[0], old.name, base) and not changed_mode
+        return "" if still else "You changed it meanwhile."
 
     def _is_base(self, path: str, new: Item | None) -> bool:
-        base = self._bases.get(path, _UNKNOWN)
-        if new is None or base is None:
-            return new is base
+        if path not in self._bases or new is None:
+            return path in self._bases and self._bases[path] is None and new is None
         try:
-            return is_still(new.folder, new.name, base)
+            return is_still(new.folder, new.name, self._bases[path])
         except OSError:
             return False
 
     def _measure(self, names: Names) -> tuple[int, int]:
         """Files below a folder of the view, and their bytes."""
-        count, size, pending = 0, 0, [names]
-        while pending:
-            names = pending.pop()
-            with _folder(self.view, names) as folder:
-                for item in folder.items() if folder else ():
-                    if item.is_folder and len(names) < MAX_DEPTH:
-                        pending.append((*names, item.name))
-                    elif item.is_file:
-                        count, size = count + 1, size + item.status.st_size
-        return count, size
-
-    def _spread_conflicts(self) -> None:
-        """A folder that takes the place of a file, or the other way round, is taken with all that is in it."""
-        for path in [path for path, change in self.changes.items() if is_replacement(change)]:
-            unit = [inner for inner in self.changes if inner == path or inner.startswith(f"{path}/")]
-            conflict = next((self.changes[inner].conflict for inner in unit if self.changes[inner].conflict), "")
-            for inner in unit if conflict else ():
-                self.changes[inner] = replace(self.changes[inner], conflict=self.changes[inner].conflict or conflict)
+        sizes = [item.status.st_size for _, item in walk(self._view, names) if item.is_file]
+        return len(sizes), sum(sizes)
 
 
 @contextlib.contextmanager
 def _folder(view: View, names: Names) -> Iterator[Folder | None]:
-    """The open folder of a View; ``None``: there is none, or it cannot be read."""
+    """The open folder of a View; ``None``: there is none, or it cannot be read. Raises OSError for the workspace."""
     with contextlib.ExitStack() as stack:
         folder: Folder | None = None
-        if names:
-            with contextlib.suppress(OSError):
-                folder = stack.enter_context(view.folder(names))
-        else:
+        with contextlib.suppress(*([OSError] if names else [])):
             folder = stack.enter_context(view.folder(names))
         yield folder
+
+
+def _equal(new: Item, old: Item) -> bool:
+    with open_file(new.folder, new.name) as first, open_file(old.folder, old.name) as second:
+        while block := first.read(1 << 20):
+            if block != second.read(len(block)):
+                return False
+        return not second.read(1)
 
 
 def _read(item: Item) -> bytes:

@@ -2,54 +2,51 @@
 
 A folder holds ``steps.json`` and a folder for each step. A *turn* has a layer. A *decision* (a take or a drop) ends
 all layers before it: what is left open of them lies in a layer of its own, whose files are other names of theirs; what
-was taken lies in both its states (taking.py). ``in_effect`` steps are in effect; those behind it were undone. On the way
-to another number ``target`` says where to, and whoever opens the folder next goes on. Blocking; run it in a thread.
+was taken lies in both its states (taking.py). ``in_effect`` steps are in effect, those behind it were undone. On the
+way to another number ``target`` says where to, and whoever opens the folder next goes on. Blocking; run it in a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import shutil
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.line_diff import line_diff
-from gpubox.sandbox.changes import (
-    MAX_DEPTH,
-    Change,
-    Choice,
-    Comparison,
-    State,
-    is_replacement,
-    open_file,
-    printable,
-    state_of,
-    taken_mode,
-)
-from gpubox.sandbox.layers import Item, Names, TopLayer, View, is_opaque, is_whiteout, remove_tree
+from gpubox.sandbox.changes import Change, Choice, Comparison, is_replacement, printable
+from gpubox.sandbox.layers import Names, TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
-from gpubox.sandbox.taking import Exchange, Put, make_link, names_of, write_file
-
+from gpubox.sandbox.states import (
+    BaseRecorder,
+    Bases,
+    State,
+    emptied_folders,
+    item_status,
+    layer_entries,
+    names_of,
+    walk,
+)
+from gpubox.sandbox.take_plan import Plan, composed
+from gpubox.sandbox.taking import Exchange, Put
 from gpubox.storage import lock_file, private_folder, read_bytes, read_json, write_atomically
 
 T = TypeVar("T")
+_COARSE_CLOCK = 5
+"""CLOCK_REALTIME_COARSE of linux/time.h."""
 MAX_OPEN_LAYERS = 40
 MAX_TURNS, MAX_KEPT_BYTES = 50, 4 << 30
 """Turns that can be undone, and what their decided layers and files may hold on disk; older ones are forgotten."""
-_MAX_DIGEST_BYTES = 256 << 20
-"""Read after a run to know later whether the owner's files are what they were; of others the stamp must be the same."""
 _MAX_STEPS_BYTES = 1 << 30
-_Bases = dict[str, State | None]
 
 
 class Step(msgspec.Struct):
@@ -74,6 +71,9 @@ class _Book(msgspec.Struct):
     """Where ``in_effect`` is going."""
     saved: bool = False
     """Whether all is saved to take the next step on that way."""
+    origin: int = 0
+    """Where it came from, to go back to if it cannot go on."""
+    turning_back: bool = False
     turn_is_open: bool = False
     last_number: int = 0
 
@@ -114,6 +114,7 @@ class Steps:
         self._live = View([workspace])
         self._seen: dict[str, tuple[int, ...]] = {}
         self._noted_ns = now_ns()
+        self._known_bases: dict[int, Bases] = {}
         with _errors(f"The steps in {folder}"):
             private_folder(folder)
             lock = lock_file(folder / "lock", attempts=5)
@@ -195,11 +196,11 @@ class Steps:
             return ()
         step = self._book.steps[-1]
         began_ns = self._noted_ns if began_ns is None else began_ns
-        known, new, changed = self._bases(), _Bases(), list[str]()
-        recorder = _BaseRecorder(self._live, known, new, began_ns)
+        known, new, changed = self._bases(), Bases(), list[str]()
+        recorder = BaseRecorder(self._live, known, new, began_ns)
         seen: dict[str, tuple[int, ...]] = {}
         with _errors("What the program changed"):
-            for names, status, hides in _layer_entries(self._path(step) / "up"):
+            for names, status, hides in layer_entries(self._path(step) / "up"):
                 path = "/".join(names)
                 is_folder = stat.S_ISDIR(status.st_mode)
                 facts = status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -227,7 +228,7 @@ class Steps:
             step = self._book.steps[-1]
             remove_tree(self._path(step) / "work")
             step.has_layer = any((self._path(step) / "up").iterdir())
-            step.kept_bytes = sum(status.st_blocks * 512 for _, status, _ in _layer_entries(self._path(step)))
+            step.kept_bytes = sum(status.st_blocks * 512 for _, status, _ in layer_entries(self._path(step)))
             self._book.turn_is_open = False
             self._write_book()
 
@@ -246,7 +247,9 @@ class Steps:
         self._require_rest()
         changes = {change.path: change for change in self.changes()}
         chosen = _chosen(changes, choice)
-        held = {path for path in chosen if changes[path].conflict or (changes[path].runs_by_itself and path not in allow)}
+        held = {
+            path for path in chosen if changes[path].conflict or (changes[path].runs_by_itself and path not in allow)
+        }
         held = {path for path in chosen if held & _unit(changes, path)}
         left = tuple(changes[path] for path in sorted(held))
         chosen = {path: hunks for path, hunks in chosen.items() if path not in held}
@@ -254,14 +257,16 @@ class Steps:
             return TakeResult((), left)
         step = self._new_step("decision", self.can_undo)
         with _errors("What you take"):
-            plan = _Plan(self, step, self._bases())
+            plan = Plan(self.view(), self._path(step) / "after", self._bases())
             for path, hunks in chosen.items():
                 plan.add(changes[path], hunks)
             plan.add_folders()
             self._require_space(plan.size)
             exchange = Exchange(self.workspace, self._path(step), plan.stage())
             if others := exchange.save(forward=True):
-                raise GpuboxError(f"You changed {printable(others[0].path)} just now: nothing was taken.", "Look again.")
+                raise GpuboxError(
+                    f"You changed {printable(others[0].path)} just now: nothing was taken.", "Look again."
+                )
             rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
             partly = {path: plan.states[path] for path, hunks in chosen.items() if hunks is not None}
             self._lay_rest(step, rest, {}, partly)
@@ -270,7 +275,10 @@ class Steps:
             self._book.saved = True
             self._write_book()
         refused = self._travel()
-        notes = [*plan.notes, *(f"{printable(path)} changed at the last moment: it stays as it is." for path in refused)]
+        notes = [
+            *plan.notes,
+            *(f"{printable(path)} changed at the last moment: it stays as it is." for path in refused),
+        ]
         return TakeResult(tuple(path for path in chosen if path not in refused), left, tuple(notes))
 
     def drop(self, choice: Choice | None = None) -> None:
@@ -285,7 +293,7 @@ class Steps:
             partly = {path: hunks for path, hunks in chosen.items() if hunks is not None}
             rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
             kept = {path: frozenset(range(len(changes[path].hunks))) - hunks for path, hunks in partly.items()}
-            contents = {path: self.composed(path, hunks) for path, hunks in kept.items()}
+            contents = {path: composed(self.view(), names_of(path), hunks) for path, hunks in kept.items()}
             self._lay_rest(step, rest, contents, {})
             self._add(step)
             self._book.in_effect = self._book.target
@@ -331,7 +339,7 @@ class Steps:
                 kept |= {put.path for put in mine}
                 files |= {put.path for put in puts[step.number] if put not in mine and not put.parent}
             self._require_space(sum(put.after.size for step in steps for put in puts[step.number] if put.after))
-            self._book.target = target
+            self._book.origin, self._book.target = self._book.in_effect, target
             self._write_book()
         kept |= self._travel()
         turns = tuple(step.turn for step in steps if step.kind == "turn")
@@ -420,14 +428,12 @@ class Steps:
                 continue
             if is_replacement(rest[path]):
                 layer.remove(names)
-            _lay(layer, view, names, contents.get(path), whole=bool(rest[path].runs_by_itself))
+            _lay(layer, view, names, contents.get(path))
+            if rest[path].kind == "folder" and rest[path].runs_by_itself:
+                for inner, _ in walk(view, names):
+                    _lay(layer, view, inner, None)
         step.has_layer = any(up.iterdir())
         self._write(step, "bases", {path: bases.get(path, known.get(path)) for path in rest})
-
-    def composed(self, path: str, hunks: Collection[int]) -> bytes:
-        """The workspace's content of a file with these hunks made. Raises OSError."""
-        before, after = (read_item(view, names_of(path)) for view in (self._live, self.view()))
-        return line_diff(before, after).compose(hunks)
 
     # The book and its folders
 
@@ -442,16 +448,16 @@ class Steps:
         last = max((at for at, step in enumerate(steps) if step.kind == "decision"), default=0)
         return steps[last:]
 
-    def _bases(self) -> _Bases:
+    def _bases(self) -> Bases:
         """What the workspace had when an open layer first named the path."""
-        bases = _Bases()
+        bases = Bases()
         for step in reversed(self._open):
             bases |= self._step_bases(step)
         return bases
 
-    def _step_bases(self, step: Step) -> _Bases:
+    def _step_bases(self, step: Step) -> Bases:
         if step.number not in self._known_bases:
-            self._known_bases[step.number] = self._read(step, "bases", _Bases) or {}
+            self._known_bases[step.number] = self._read(step, "bases", Bases) or {}
         return self._known_bases[step.number]
 
     def _path(self, step: Step) -> Path:
@@ -505,7 +511,9 @@ class Steps:
 
     def _require_space(self, size: int) -> None:
         if size > (free := shutil.disk_usage(self.folder).free) * 0.95:
-            raise GpuboxError(f"The disk of {self.folder} has {units.file_size(free)} left: {units.file_size(size)} are needed.")
+            raise GpuboxError(
+                f"The disk of {self.folder} has {units.file_size(free)} left: {units.file_size(size)} are needed."
+            )
 
     def _read_book(self) -> _Book:
         path = self.folder / "steps.json"
@@ -545,157 +553,7 @@ class Steps:
 
 def now_ns() -> int:
     """The time by the clock of the files' own times, for ``note_changes``."""
-    return time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE)
-
-
-class _Plan:
-    """What a take puts into the workspace."""
-
-    def __init__(self, steps: Steps, step: Step, bases: _Bases) -> None:
-        self.view, self.live = steps.view(), View([steps.workspace])
-        self.states: _Bases = {}
-        """What is put, by path."""
-        self.notes: list[str] = []
-        self.size = 0
-        self._steps, self._side, self._bases = steps, steps._path(step) / "after", bases
-        self._puts: dict[str, Put] = {}
-        self._contents: dict[str, bytes] = {}
-
-    def add(self, change: Change, hunks: frozenset[int] | None) -> None:
-        """Plans one change, or some hunks of it. Raises OSError."""
-        names = names_of(change.path)
-        if hunks is not None:
-            self._contents[change.path] = self._steps.composed(change.path, hunks)
-        self._add(names, item_status(self.view, names))
-        if change.kind == "folder" and change.runs_by_itself:
-            for inner, item in walk(self.view, names):
-                self._add(inner, item.status)
-
-    def _add(self, names: Names, status: os.stat_result | None) -> None:
-        path, before = "/".join(names), self._bases.get("/".join(names))
-        if before and before.kind == "folder":
-            before = self._state(names)
-        after = None
-        if status is not None:
-            mode = self._folder_mode(names, status) if stat.S_ISDIR(status.st_mode) else taken_mode(status)
-            if status.st_mode & 0o6000 and not stat.S_ISDIR(status.st_mode):
-                self.notes.append(f"{printable(path)}: its setuid or setgid bit is not taken.")
-            if path in self._contents and before:
-                mode = before.mode
-            with self.view.folder(names[:-1]) as folder:
-                after = state_of(folder.find(names[-1]).folder, names[-1], digest=False)
-            assert after is not None
-            after = msgspec.structs.replace(after, mode=mode, mtime_ns=0 if after.kind == "folder" else after.mtime_ns)
-            self.size += after.size + (before.size if before else 0)
-        self._puts[path] = Put(path, before, after)
-
-    def _state(self, names: Names) -> State | None:
-        if not names:
-            with self.live.folder() as folder:
-                return state_of(folder.descriptors[0], ".", digest=False)
-        with contextlib.suppress(OSError), self.live.folder(names[:-1]) as folder:
-            return state_of(folder.descriptors[0], names[-1], digest=False)
-        return None
-
-    def _folder_mode(self, names: Names, status: os.stat_result) -> int:
-        """With the setgid bit of the folder that is there, or of the one above it, which hands down its group."""
-        above = next(state for depth in range(len(names), -1, -1) if (state := self._state(names[:depth])))
-        own = self._state(names)
-        return taken_mode(status) | (own.mode & 0o6000 if own and own.kind == "folder" else above.mode & 0o2000)
-
-    def add_folders(self) -> None:
-        """Plans the folders that come and go with what is in them, and the times of those that stay. Raises OSError."""
-        for put in list(self._puts.values()):
-            for depth in range(1, len(put.names)) if put.after else ():
-                names = put.names[:depth]
-                if "/".join(names) not in self._puts and self._state(names) is None:
-                    self._add(names, item_status(self.view, names))
-        removed = {put.names for put in self._puts.values() if put.after is None}
-        for names in emptied_folders(removed, self.view, self.live):
-            self._puts["/".join(names)] = Put("/".join(names), self._state(names), None)
-        for put in list(self._puts.values()):
-            path, state = "/".join(put.names[:-1]), self._state(put.names[:-1])
-            if path not in self._puts and state and state.kind == "folder":
-                after = msgspec.structs.replace(state, mtime_ns=0)
-                self._puts[path] = Put(path, state, after, parent=True)
-
-    def stage(self) -> list[Put]:
-        """Makes what is put, complete and on the disk. Raises OSError."""
-        puts = list(self._puts.values())
-        for number, put in enumerate(puts):
-            slot = self._side / str(number)
-            if put.after and put.after.kind == "link":
-                make_link(slot, put.after)
-            elif put.after and put.after.kind == "file":
-                put.after = self._stage_file(put, put.after, slot)
-                self.states[put.path] = put.after
-        return puts
-
-    def _stage_file(self, put: Put, after: State, slot: Path) -> State:
-        mtime_ns = None if put.path in self._contents else after.mtime_ns
-        with contextlib.ExitStack() as stack:
-            like = None
-            if put.before and put.before.kind == "file":
-                live = stack.enter_context(self.live.folder(put.names[:-1])).descriptors[0]
-                like = Path(f"/proc/self/fd/{live}/{put.names[-1]}")
-            folder = stack.enter_context(self.view.folder(put.names[:-1]))
-            item = folder.find(put.names[-1])
-            if item is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            content = self._contents.get(put.path)
-            file = open_file(item.folder, item.name) if content is None else io.BytesIO(content)
-            with file:
-                state = write_file(slot, file, like, after.mode, mtime_ns)
-        if like is None:
-            above = next(state for depth in range(len(put.names) - 1, -1, -1) if (state := self._status(put.names[:depth])))
-            if os.geteuid() == 0 or above.st_mode & stat.S_ISGID:
-                os.chown(slot, above.st_uid if os.geteuid() == 0 else -1, above.st_gid)
-        return state
-
-    def _status(self, names: Names) -> os.stat_result | None:
-        return item_status(self.live, names)
-
-
-class _BaseRecorder:
-    """Records what the workspace has under each name that a layer hides."""
-
-    def __init__(self, live: View, known: _Bases, new: _Bases, began_ns: int) -> None:
-        self._live, self._known, self._new, self._began_ns = live, known, new, began_ns
-        self._bytes = _MAX_DIGEST_BYTES
-        self._missing: set[Names] = set()
-        """Folders that the workspace lacks: nothing in them needs a look."""
-
-    def record(self, names: Names, *, hides: bool) -> None:
-        """``hides``: the layer also hides what is in the workspace's folder of this name. Raises OSError."""
-        pending = [names]
-        while pending:
-            names = pending.pop()
-            path = "/".join(names)
-            if path not in self._known and path not in self._new:
-                self._new[path] = self._state(names)
-            state = self._new.get(path, self._known.get(path))
-            if not hides or not state or state.kind != "folder" or len(names) > MAX_DEPTH:
-                continue
-            with contextlib.suppress(OSError), self._live.folder(names) as folder:
-                pending += [(*names, name) for name in os.listdir(folder.descriptors[0])]  # noqa: PTH208
-
-    def _state(self, names: Names) -> State | None:
-        if names[:-1] in self._missing:
-            self._missing.add(names)
-            return None
-        state = None
-        with contextlib.suppress(OSError), self._live.folder(names[:-1]) as folder:
-            here = folder.descriptors[0]
-            state = state_of(here, names[-1], digest=False)
-            if state and state.kind == "file" and state.size <= self._bytes:
-                self._bytes -= state.size
-                with contextlib.suppress(PermissionError):
-                    state = state_of(here, names[-1])
-        if state is None:
-            self._missing.add(names)
-        elif state.kind != "folder" and state.stamp[2] > self._began_ns:
-            return State("late")
-        return state
+    return time.clock_gettime_ns(_COARSE_CLOCK)
 
 
 def _chosen(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
@@ -722,55 +580,43 @@ def _unit(changes: Mapping[str, Change], path: str) -> set[str]:
     return {path} if top is None else {each for each in changes if each == top or each.startswith(f"{top}/")}
 
 
-def emptied_folders(removed: Collection[Names], view: View, live: View) -> set[Names]:
-    """The folders of the workspace that are gone in the view, and hold nothing but what is ``removed``."""
-    gone = set(removed)
-    above = {names[:depth] for names in removed for depth in range(1, len(names))}
-    for names in sorted(above, key=len, reverse=True):
-        if item_status(view, names) is None:
-            with contextlib.suppress(OSError), live.folder(names) as folder:
-                if all((*names, name) in gone for name in os.listdir(folder.descriptors[0])):  # noqa: PTH208
-                    gone.add(names)
-    return gone - set(removed)
+def _lay(layer: TopLayer, view: View, names: Names, content: bytes | None) -> None:
+    """Gives a layer what the view has at ``names``, or a file with another content. Raises OSError."""
+    for depth in range(1, len(names) + 1):
+        above = names[:depth]
+        with view.folder(above[:-1]) as folder:
+            item = folder.find(above[-1])
+            if item is None:
+                return
+            if depth < len(names):
+                if layer.view.status(above) is None:
+                    layer.put(above, item)
+            elif content is not None:
+                layer.write(names, content, stat.S_IMODE(item.status.st_mode))
+            else:
+                layer.link(names, item)
 
 
-def item_status(view: View, names: Names) -> os.stat_result | None:
-    """The status of a file, link or folder of the view; ``None``: there is none that could be taken."""
+def _in_cache(path: str) -> bool:
+    return any(map(is_cache, path.split("/")))
+
+
+def _content(state: State | None) -> tuple[object, ...]:
+    """What must be equal for two states to be the same."""
+    if state is None or state.kind == "folder":
+        return (state and state.kind,)
+    return (state.kind, state.target) if state.kind == "link" else (state.kind, state.mode, state.digest)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(msgspec.to_builtins(value)).encode())
+
+
+@contextlib.contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Makes an OSError one for the owner."""
     try:
-        status = view.status(names)
-    except OSError:
-        return None
-    return status if status and stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR) else None
-
-
-def read_item(view: View, names: Names) -> bytes:
-    """The content of a file of the view. Raises OSError."""
-    with view.folder(names[:-1]) as folder:
-        item = folder.find(names[-1])
-        if item is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        with open_file(item.folder, item.name) as file:
-            return file.read()
-
-
-def walk(view: View, names: Names) -> Iterator[tuple[Names, Item]]:
-    """The files, links and folders below a folder of the view, as deep as they may be. Holds one folder open."""
-    pending = [names]
-    while pending:
-        names = pending.pop()
-        with contextlib.suppress(OSError), view.folder(names) as folder:
-            for item in list(folder.items()):
-                if item.is_folder and len(names) < MAX_DEPTH:
-                    pending.append((*names, item.name))
-                if item.is_folder or item.is_file or item.is_link:
-                    yield (*names, item.name), item
-
-
-def _lay(layer: TopLayer, view: View, names: Names, content: bytes | None, *, whole: bool) -> None:
-    """Gives a layer what the view has at ``names``; ``whole``: a folder with all that is in it. Raises OSError."""
-    with view.folder(names[:-1]) as folder, layer.folder(names[:-1]) as target:
-        item = folder.find(names[-1])
-        if item is None:
-            return
-        for depth in range(1, len(names)):
-            ...
+        yield
+    except OSError as error:
+        raise GpuboxError(f"{what} cannot be read or written: {error.strerror}.",
+                          "Check the owner of the folder and the free disk space.") from None  # fmt: skip

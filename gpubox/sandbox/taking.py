@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from gpubox.sandbox.changes import State, is_still, open_file, state_of
 from gpubox.sandbox.layers import Names, View
+from gpubox.sandbox.states import State, is_still, names_of, open_file, state_of
 from gpubox.storage import copy_attributes, sync_folder
 
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -41,11 +41,6 @@ class Put(msgspec.Struct):
     @property
     def names(self) -> Names:
         return names_of(self.path)
-
-
-def names_of(path: str) -> Names:
-    """The names of a path; empty for the workspace itself."""
-    return tuple(path.split("/")) if path else ()
 
 
 class Exchange:
@@ -78,6 +73,11 @@ class Exchange:
                 put.before, put.after = (state, want) if forward else (want, state)
         sync_folder(side)
         return others
+
+    def has(self, names: Names, state: State | None) -> bool:
+        """Whether the workspace has this state. Raises OSError."""
+        with self._parent(names) as (folder, name):
+            return _is(folder, name, state)
 
     @staticmethod
     def _save(folder: int, name: str, state: State, slot: Path) -> None:
@@ -127,6 +127,9 @@ class Exchange:
                     elif have is None or have.kind != "folder":
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, 0o700, dir_fd=folder)
+                            if os.geteuid() == 0:
+                                owner = os.fstat(folder)
+                                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
         self._finish_folders(numbered, side, forward=forward)
         return refused
 
