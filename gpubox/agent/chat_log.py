@@ -118,9 +118,25 @@ class HeadMoved(ChatRecord, frozen=True):
 
     turn_id: str
     at: str
+    step: Literal["", "undo", "redo"] = ""
+    """Why; empty: the owner goes on from there."""
 
 
-AnyChatRecord = ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved
+class OwnerNote(ChatRecord, frozen=True):
+    """What the model reads before the next question: that the owner dropped a change, and why."""
+
+    text: str
+    at: str
+
+
+class FilesTaken(ChatRecord, frozen=True):
+    """Changes that the workspace now has: path -> diff, shortened. Without any: all before were committed."""
+
+    diffs: dict[str, str]
+    at: str
+
+
+AnyChatRecord = ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved | OwnerNote | FilesTaken
 
 _decoder: msgspec.json.Decoder[AnyChatRecord] = msgspec.json.Decoder(AnyChatRecord)
 
@@ -216,6 +232,12 @@ class ChatLog:
     """Lines that could not be read."""
     unknown_lines: int = 0
     """Lines that a newer gpubox wrote."""
+    undone: list[str] = field(default_factory=list)
+    """The heads that ``redo`` goes back to, the next one last."""
+    notes: list[str] = field(default_factory=list)
+    """What the model reads before the next question."""
+    taken: dict[str, str] = field(default_factory=dict)
+    """The diffs of what was taken and not committed since, by path."""
     _newest: Turn | None = None
     """The turn that events belong to."""
 
@@ -227,10 +249,19 @@ class ChatLog:
             case SettingsChanged():
                 self.settings = record.settings
             case HeadMoved():
+                if record.step == "undo":
+                    self.undone.append(self.head)
+                else:
+                    self.undone = self.undone[:-1] if record.step else []
                 self.head = record.turn_id
             case TurnHeader():
                 self.turns[record.turn_id] = self._newest = Turn(record)
                 self.head = record.turn_id
+                self.undone, self.notes = [], []
+            case OwnerNote():
+                self.notes.append(record.text)
+            case FilesTaken():
+                self.taken = {**self.taken, **record.diffs} if record.diffs else {}
             case LoggedEvent():
                 try:
                     self.apply_event(decode_event(bytes(record.event)))

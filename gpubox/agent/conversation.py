@@ -18,7 +18,8 @@ from gpubox.agent.tools import ToolCall, truncate_output
 REMOVED_OUTPUT = "[output removed to save context: {:,} characters]"
 MIN_SHORTENED_CHARACTERS = 200
 """Shorter tool outputs stay: to shorten them saves next to nothing."""
-STOPPED = "(stopped)"
+STOPPED = "(interrupted)"
+"""Stands where a template demands an answer between what a tool said and what the owner says next."""
 
 
 class Conversation:
@@ -130,6 +131,10 @@ def _request_message(message: Message, native: bool) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     elif message.tool_calls:
-        programs = [f"```python\n{call.code.rstrip()}\n```" for call in message.tool_calls if call.code]
+        programs = [
+            f"```{'bash' if 'command' in call.arguments else 'python'}\n{call.code.rstrip()}\n```"
+            for call in message.tool_calls
+            if call.code
+        ]
         item["content"] = "\n".join([message.content, *programs]).strip() or STOPPED
     return item

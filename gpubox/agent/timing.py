@@ -49,7 +49,7 @@ class TurnTimings:
         self._rounds: list[RoundTiming] = []
         self._round_started = clock()
         self._tools_started: float | None = None
-        self._approval_seconds = 0.0
+        self._approval_seconds = self._approval_in_tools = 0.0
 
     @property
     def generated_tokens(self) -> int:
@@ -67,18 +67,20 @@ class TurnTimings:
     def add_approval(self, seconds: float) -> None:
         """``seconds`` of the running round were spent waiting for the owner."""
         self._approval_seconds += seconds
+        self._approval_in_tools += seconds if self._tools_started is not None else 0.0
 
     def end_round(self, measured: RequestMeasurements) -> RoundTiming:
         """Ends a round, or a request that is given up and repeated."""
         now = self.clock()
         tool_seconds = 0.0
         if self._tools_started is not None:
-            tool_seconds = max(now - self._tools_started - self._approval_seconds, 0.0)
+            tool_seconds = max(now - self._tools_started - self._approval_in_tools, 0.0)
         cache_tokens = self._conversation.server_cache_tokens
         timing = _round_timing(measured, now, cache_tokens, tool_seconds, self._approval_seconds)
         self._conversation.server_cache_tokens = _cache_tokens_after(measured) or cache_tokens
         self._rounds.append(timing)
-        self._round_started, self._tools_started, self._approval_seconds = now, None, 0.0
+        self._round_started, self._tools_started = now, None
+        self._approval_seconds = self._approval_in_tools = 0.0
         return timing
 
     def totals(self, rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:

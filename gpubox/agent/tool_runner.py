@@ -1,4 +1,4 @@
-"""Runs the calls of a reply, programs in the Sandbox among them."""
+"""Runs the calls of a reply, after the owner's yes where one is needed."""
 
 from __future__ import annotations
 
@@ -12,66 +12,10 @@ import msgspec
 
 from gpubox.agent.events import Emit, Notice, QuestionAsked, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import CODE_TOOL, Answer, AskOwner, Question, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.agent.tools import Answer, AskOwner, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.policy import Outcome, Policy
-from gpubox.sandbox.runner import Sandbox
 from gpubox.storage import json_line
-
-
-class CodeExecution:
-    """Runs ``code`` under ``policy``. Each call starts a fresh interpreter."""
-
-    name = CODE_TOOL
-    description = (
-        "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
-        "interpreter: include imports and definitions, and print what you want to see."
-    )
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {"code": {"type": "string", "description": "The whole program."}},
-        "required": ["code"],
-    }
-    parallel_safe = True
-
-    def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
-        self._sandbox, self._policy = sandbox, policy
-
-    def question(self, call: ToolCall) -> Question | None:
-        """None: a confined program may run."""
-
-    async def run(self, call: ToolCall) -> ToolOutput:
-        """Raises GpuboxError if this machine cannot confine the program."""
-        outcome = await self._sandbox.run(call.code, self._policy)
-        return ToolOutput(
-            text=_output_text(outcome),
-            ok=outcome.ok,
-            seconds=outcome.seconds,
-            exit_code=outcome.exit_code,
-            ended_by=outcome.ended_by,
-            isolation=outcome.isolation,
-            files_changed=outcome.files_changed,
-            dropped_bytes=outcome.dropped_bytes,
-        )
-
-
-def _output_text(outcome: Outcome) -> str:
-    """What the model reads: the program's output, then how it ended and which files it changed."""
-    parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
-    if outcome.ended_by:
-        parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
-    elif outcome.signal:
-        parts.append(f"[killed by {outcome.signal}]")
-    elif outcome.exit_code:
-        parts.append(f"[exit code {outcome.exit_code}]")
-    elif not parts:
-        parts.append("[the program printed nothing]")
-    parts += [f"[{note}]" for note in outcome.about_workspace]
-    if outcome.isolation == "landlock" and "[Errno 1]" in outcome.output:
-        parts.append("[this sandbox sets no permissions, owners or times of files: copy with shutil.copyfile]")
-    return "\n".join(parts)
-
 
 REPEATED_CALL_OUTPUT = (
     "You made the same call before; it was not run again. Its result was:\n{}\nDo something else, or answer."
@@ -128,12 +72,12 @@ class ToolRunner:
         self._emit(ToolRequested(call))
         previous = self._previous_outputs.get(_call_key(call))
         repeated = False
-        if item.error or tool is None:
-            output = ToolOutput(item.error, ok=False, ended_by="refused")
-        elif previous is not None:
+        if previous is not None:
             repeated = True
             output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
             self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run again."))
+        elif item.error or tool is None:
+            output = ToolOutput(item.error, ok=False, ended_by="refused")
         else:
             output = await self._ask_and_run(call, tool)
             text, dropped = truncate_output(output.text, self.max_characters)

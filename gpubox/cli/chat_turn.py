@@ -21,7 +21,7 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import reveal_hidden
 
 _LIMIT_ERRORS = {
-    "rounds": ("The turn used all its requests to the model without an answer.", "--max-rounds allows more."),
+    "rounds": ("The turn used all its rounds.", "--max-rounds allows more."),
     "tokens": ("The turn reached its token limit.", "Continue the chat with --continue."),
     "wall": ("The turn reached its time limit.", "Continue the chat with --continue."),
     "length": ("The answer reached its token limit.", "--max-tokens allows more."),
@@ -92,7 +92,6 @@ async def _run_turn(
         if request.name:
             chat.rename_to(request.name)
         chat.change_settings(change(chat.settings))
-        approval.folder = chat.settings.workdir
         last = await _finish_or_stop(chat, asyncio.create_task(_print_events(chat, request.text, shown, approval)))
         if isinstance(last, TurnFailed):
             try:
@@ -140,27 +139,25 @@ async def _print_events(chat: Chat, text: str, shown: TurnOutput, approval: Appr
 
 
 class ApprovalPrompt:
-    """Asks at the terminal whether a tool may make a change."""
+    """Asks at the terminal."""
 
     def __init__(self, can_ask: bool) -> None:
         self.can_ask = can_ask
-        self.folder = ""
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
     async def __call__(self, question: Question) -> Answer:
         """The owner's answer; no without a terminal."""
         if not self.can_ask:
-            name = question.call.name if question.call else "The question"
-            diagnostics.note(
-                f"  ! {name} was refused, because there is no terminal to ask at. --approve workspace allows it."
-            )
+            what = f"{question.call.name}." if question.call else question.text
+            diagnostics.note_text(f"  ! There is no terminal to ask at, so the answer is no: {what}")
             return Answer(False)
         await self.call_shown.wait()
         self.call_shown.clear()
-        diagnostics.note_text(
-            f"{reveal_hidden(question.text)}\nMay it write this into {self.folder}? "
-            "Type y and Enter to allow it, anything else to refuse."
-        )
-        answer = await run_in_thread(sys.stdin.readline)
-        return Answer(answer.strip().casefold() in ("y", "yes"))
+        how = "the answer" if question.kind == "ask" else "y for yes, or why not,"
+        choices = f"\n({' / '.join(question.options)})" if question.options else ""
+        diagnostics.note_text(reveal_hidden(f"{question.text}{choices}") + f"\nType {how} and Enter.")
+        answer = (await run_in_thread(sys.stdin.readline)).strip()
+        if question.kind == "ask":
+            return Answer(bool(answer), answer)
+        return Answer(True) if answer.casefold() in ("y", "yes") else Answer(False, answer)
