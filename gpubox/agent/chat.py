@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gpubox.agent.loop import AgentLoop
     from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
+    from gpubox.sandbox.layers import View
     from gpubox.sandbox.runner import Sandbox
     from gpubox.sandbox.steps import StepResult, TakeResult
     from gpubox.server.client import LlamaClient
@@ -263,6 +264,10 @@ class Chat:
         if not (self._open_work and self._open_work.stop_test()) and self._loop:
             self._loop.stop()
         return self._loop is not None
+
+    def view(self) -> View | None:
+        """The workspace as the model sees it; ``None``: its layers are not open yet."""
+        return self._open_work.steps.view() if self._open_work else None
 
     async def changes(self) -> list[Change]:
         """What the turns changed and the owner has not decided on, against the workspace as it is now, by path."""

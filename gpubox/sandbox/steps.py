@@ -102,6 +102,10 @@ class StepResult:
     """Paths that the owner changed since, and that stay as they are."""
 
 
+class ChangedSince(GpuboxError):
+    """The owner changed files that an undo or a redo would write: he must say that they stay."""
+
+
 class Steps:
     """The steps of one chat over one workspace. One owner at a time: it holds a lock until ``close``."""
 
@@ -330,8 +334,8 @@ class Steps:
             changed = self._changed_since([put for step in steps for put in puts[step.number]], forward=forward)
             if refused := changed - set(keep):
                 names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
-                raise GpuboxError(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
-                                  "Keep your version of them, or put them back first.")  # fmt: skip
+                raise ChangedSince(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
+                                   "Keep your version of them, or put them back first.")  # fmt: skip
             for step in steps:
                 mine = [put for put in puts[step.number] if put.path in changed]
                 if mine:

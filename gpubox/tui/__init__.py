@@ -2,7 +2,6 @@
 
 run.py                 runs the screen in this terminal, from its start to what it prints when it closes
 app.py                 creates the screens, passes them what the bridge posts, performs the actions of all screens
-action.py              what an action is: where its key works, what it does at most, how its key is written
 actions.py             every action once: keys, key bar, menus, palette and help are made from this table
 palette.py             finds actions, profiles, terms and files by plain words; the menu of a pane or screen
 appearance.py          the theme, and what the screen remembers

@@ -2,15 +2,104 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+
 from textual.binding import Binding
 
-from gpubox.tui.action import TEXT_KEYS, Action, Effect, Scope
 from gpubox.tui.dashboard.layout import PANES
+
+
+class Scope(StrEnum):
+    """Where the key of an action works."""
+
+    ANYWHERE = "anywhere"
+    DASHBOARD = "on the dashboard"
+    CHAT = "in the chat"
+    DIFF = "in the diff"
+    BENCH = "on the Bench screen"
+    MODELS = "on the models screen"
+    LIST = "in the profile list"
+    LISTS = "in a list or the log"
+    EDITOR = "in the editor"
+    TRIAL = "during a trial"
+    CLIENTS = "on the Clients screen"
+    CONNECT = "while connecting a client"
+    ADVICE = "in the advice"
+
+
+class Effect(StrEnum):
+    """What an action does at most. A key that moves or opens on one screen never destroys or decides on another."""
+
+    MOVES = "moves"
+    OPENS = "opens"
+    CHANGES = "changes"
+    DESTROYS = "destroys"
+    DECIDES = "decides"
+
 
 _MOVES, _OPENS, _CHANGES, _DESTROYS, _DECIDES = Effect
 _D, _C, _B, _M, _E, _T = Scope.DASHBOARD, Scope.CHAT, Scope.BENCH, Scope.MODELS, Scope.EDITOR, Scope.TRIAL
 _DIFF = Scope.DIFF
 _G, _CONNECT, _ADVICE, _ALL = Scope.CLIENTS, Scope.CONNECT, Scope.ADVICE, Scope.ANYWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing the owner can do. ``id`` is the binding's id, and ``action_<id>`` the method that does it."""
+
+    id: str
+    key: str
+    """Textual's name; several separated by commas. Of an action that is not ``bound``: its letter in the menu."""
+    title: str
+    help: str
+    scope: Scope
+    effect: Effect
+    bar_priority: int = 0
+    """Position in the key bar; 0: not in it. High numbers are dropped first on a narrow terminal."""
+    bar_label: str = ""
+    command: str = ""
+    """The CLI verb that does the same; empty if there is none."""
+    words: str = ""
+    """What somebody may call it who does not know its title: the palette finds it by them."""
+    panes: str = ""
+    """The panes of the dashboard in whose menu it stands; ``*``: all. On other screens the menu has all actions."""
+    bound: bool = True
+    """False: its key works only in the menu."""
+    label: str = ""
+    """Replaces the key's name."""
+    label_typing: str = ""
+    """Replaces ``key_label`` while a text input has the focus."""
+    palette: bool = True
+    slash: str = ""
+    """What runs it in the prompt of the chat, behind a slash."""
+    changes_server: bool = False
+    """Refused on a server that gpubox did not start."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.key.split(",")))
+
+    @property
+    def key_label(self) -> str:
+        """Its key as it is written on the screen; ``menu`` if it works only there; empty if it has none."""
+        if self.bound:
+            return self.label or self.letter
+        return {Scope.ANYWHERE: "", Scope.TRIAL: "⏎"}.get(self.scope, "menu")
+
+    @property
+    def letter(self) -> str:
+        """Its first key as the menu shows it."""
+        key = self.keys[0] if self.keys else ""
+        return _KEY_LABELS.get(key) or key.replace("ctrl+", "^")
+
+
+_KEY_LABELS = {
+    "enter": "⏎", "slash": "/", "question_mark": "?", "escape": "esc", "equals_sign": "=", "delete": "del",
+    "up": "↑", "left_square_bracket": "[", "right_square_bracket": "]", "right": "→", "left": "←", "backspace": "⌫",
+}  # fmt: skip
+_TEXT_KEYS = {"slash", "question_mark", "space", "plus", "minus", "backspace"}
+"""Keys with a name of their own that type or delete a character."""
 
 ACTIONS = (
     Action("switch", "enter", "Switch to the highlighted profile", "Starts it, or replaces the running server. "
@@ -317,27 +406,6 @@ ACTIONS = (
              panes=pane.name, bound=False) for pane in PANES if pane.key),
 )  # fmt: skip
 
-IN_A_SHELL = (
-    ("engines build --version latest", "Builds the newest llama-server from source. `gpubox engines` lists them.",
-     "update upgrade install compile llama.cpp llama-server engine version newest"),
-    ("export PROFILE --as systemd", "Writes a profile as a systemd unit, a script (sh) or for llama-swap.",
-     "export settings profile unit service script backup"),
-    ("serve --install", "Starts the gateway when this machine boots, and keeps it running (systemd).",
-     "boot start autostart automatic login service daemon reboot gateway"),
-    ("keys add NAME", "Makes a key for a client. `gpubox keys list` lists the keys and what they used.",
-     "make api key token password limit quota secret"),
-    ("web", "Shows this screen in a browser, to whoever has a key.", "browser phone tablet remote http dashboard"),
-    ("doctor", "Checks what this machine has and what is missing.", "check install driver cuda setup health missing"),
-    ("doctor --notify", "Sends a test to the addresses under [notify] in config.toml.",
-     "notify notification alert mail ntfy webhook message crashes"),
-    ("fit PROFILE", "Predicts whether a profile fits into the memory; `--solve n-cpu-moe` finds the flag's value.",
-     "fits memory predict plan oom enough"),
-    ("status --record FILE", "Records all readings; `gpubox --replay FILE` plays them.", "record replay bug capture"),
-    ("demo", "Runs a small model, without a GPU.", "example sample tiny"),
-    ("completion bash", "Prints the script that completes command lines; also for zsh and fish.", "tab complete shell"),
-)  # fmt: skip
-"""Verbs that no action performs: (command, what it does, what somebody may call it). The palette copies them."""
-
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
 OPENS_INPUT = {"search", "edit_search"}
 """Bound with priority: letters typed right behind "/" must reach the search, not the list, where Enter switches.
@@ -372,7 +440,7 @@ _NOT_IN_BAR = {
 def types_text(action: Action) -> bool:
     """Whether its key types a character if a text input has the focus."""
     key = action.keys[0]
-    return not action.label_typing and (len(key) == 1 or key in TEXT_KEYS)
+    return not action.label_typing and (len(key) == 1 or key in _TEXT_KEYS)
 
 
 def bindings(*scopes: Scope) -> list[Binding]:

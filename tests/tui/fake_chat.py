@@ -241,7 +241,8 @@ class FakeChat(Chat):
 
     def __init__(self, service: FakeChats, ask: AskOwner, log: ChatLog) -> None:
         super().__init__(service.paths, service.config)
-        self.service, self.ask, self.log = service, ask, log
+        self.service, self.ask = service, ask
+        self._file.log = log
         self.closed = False
         self.stopped = asyncio.Event()
         self.waiting: list[Change] = []
@@ -307,18 +308,25 @@ class FakeChat(Chat):
         self.decisions.append(("drop", (dict(choice or {}), why)))
         self.waiting = [change for change in self.waiting if choice is not None and change.path not in choice]
 
-    async def undo(self, turn_id: str = "") -> StepResult:
+    async def undo(self, turn_id: str = "", *, keep: Collection[str] = ()) -> StepResult:
         if not self.log.head:
             raise UsageError("There is no turn to undo.")
         self.undone.append(self.log.head)
         self.log.head, self.waiting = self.log.turns[self.log.head].parent_id, []
         return StepResult((self.undone[-1],), ("src/durations.py", "tests/test_durations.py"))
 
-    async def redo(self) -> StepResult:
+    async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
         if not self.undone:
             raise UsageError("Nothing was undone.")
         self.log.head, self.waiting = self.undone.pop(), list(CHANGES)
         return StepResult((self.log.head,), ())
+
+    async def test_command(self) -> tuple[str, str]:
+        return self.service.test_commands
+
+    async def confirm_test(self, command: str) -> None:
+        self.decisions.append(("test", command))
+        self.service.test_commands = (command, command)
 
     async def run_test(self) -> e.TestFinished:
         return TESTED
@@ -357,6 +365,8 @@ class FakeChats(Chats):
         self.error: GpuboxError | None = None
         self.sandbox = Confinement("bubblewrap")
         self.saved: list[tuple[str, str]] = []
+        self.test_commands = ("pytest -q", "pytest -q")
+        """Confirmed, and proposed."""
         self.offered: tuple[str, bool | None] = ("", None)
         self.remembered: list[tuple[str, bool]] = []
         self.opened: list[FakeChat] = []

@@ -117,7 +117,7 @@ class ChatScreen(OtherScreen):
         self.sandbox = await self.chats.confinement()
         self.show_welcome()
         self.draw_lines()
-        await self.commands.offer_workspace()
+        self.work(self.commands.offer_workspace, "offer")
 
     # -- updates from the app -------------------------------------------------------------------------
 
@@ -377,6 +377,7 @@ class ChatScreen(OtherScreen):
             if chat.log.head != head:  # the turn was written to the chat file
                 view.id = chat.log.head
             await self.commands.read_changes()
+            self.work(self.commands.offer_tests, "offer")
         except GpuboxError as error:
             view.apply(TurnFailed(error.message, error.hint))
             transcript.update_last()

@@ -141,7 +141,9 @@ class Chats:
 
 
 def _view(chat: Chat | None, workdir: str) -> View | None:
-    return View((Path(workdir),)) if workdir else None
+    if not workdir:
+        return None
+    return (chat.view() if chat else None) or View((Path(workdir),))
 
 
 def _save_file(text: str, path: str, folder: str) -> str:

@@ -3,17 +3,19 @@ workspace. Each has a key or a row of the menu, and a name behind a slash."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubox.agent.events import FilesChanged
 from gpubox.agent.tools import Question
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import UsageError
+from gpubox.sandbox.steps import ChangedSince
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn_parts import note_part
-from gpubox.tui.dialogs import confirm
+from gpubox.tui.dialogs import PromptScreen, confirm
 from gpubox.tui.styled_lines import StyledLine, join_lines, styled_line
 from gpubox.views.changes import count, step_sentence, taken_sentence
 
@@ -38,6 +40,7 @@ class ChatCommands:
         self.screen = screen
         self.changes: tuple[Change, ...] = ()
         """What waits for the owner."""
+        self._tests_offered = False
 
     @property
     def chat(self) -> Chat:
@@ -52,7 +55,7 @@ class ChatCommands:
         """Reads what waits, and shows it below the last turn that changed something. ``fate``: what was done."""
         screen = self.screen
         chat = screen.chat
-        self.changes = tuple(await chat.changes()) if chat and chat.settings.workdir else ()
+        self.changes = tuple(await chat.changes()) if chat and chat.name and chat.settings.workdir else ()
         parts = [turn.changes for turn in screen.transcript.turns if turn.changes]
         for part in parts[:-1]:
             if part.waits:  # it is decided with the last one
@@ -92,22 +95,29 @@ class ChatCommands:
         )
 
     async def undo(self) -> None:
-        result = await self.chat.undo()
-        self._stepped(result, "Undone", "  /redo brings it back")
-        await self.read_changes()
+        await self._step(self.chat.undo, "Undone", "  /redo brings it back")
 
     async def redo(self) -> None:
-        result = await self.chat.redo()
-        self._stepped(result, "Redone", "  /undo takes it back again")
-        await self.read_changes()
+        await self._step(self.chat.redo, "Redone", "  /undo takes it back again")
 
-    def _stepped(self, result: StepResult, verb: str, hint: str) -> None:
-        chat = self.chat
-        prompts = [turn.header.text for name in result.turns if (turn := chat.log.turns.get(name))]
+    async def _step(self, step: Callable[..., Awaitable[StepResult]], verb: str, hint: str) -> None:
+        """Undoes or redoes. Files that the owner changed since stay only if he says so."""
+        log = self.chat.log
+        try:
+            result = await step()
+        except ChangedSince as error:
+            body = "They stay as they are, and all else is put back."
+            if not await confirm(self.screen.app, error.message, body, "keep my version of them"):
+                return
+            events = (event for turn in log.turns.values() for event in turn.events)
+            result = await step(
+                keep={f.path for event in events if isinstance(event, FilesChanged) for f in event.files}
+            )
+        prompts = [turn.header.text for name in result.turns if (turn := log.turns.get(name))]
         self.screen.show_chat()
-        self.note(
-            styled_line((f"↶ {sanitize_line(step_sentence(result, verb, prompts))}", "$quiet"), (hint, "$quiet italic"))
-        )
+        said = sanitize_line(step_sentence(result, verb, prompts))
+        self.note(styled_line((f"↶ {said}", "$quiet"), (hint, "$quiet italic")))
+        await self.read_changes()
 
     def note(self, line: StyledLine) -> None:
         """A line of gpubox below the last turn; in an empty chat as a message."""
@@ -121,12 +131,33 @@ class ChatCommands:
     # -- the project ----------------------------------------------------------------------------------
 
     async def test(self) -> None:
+        confirmed, proposed = await self.chat.test_command()
+        if not confirmed:
+            body = "It runs in the sandbox, over the files as the model sees them, after each turn that changes some."
+            title = "Which command tests this project?"
+            command = await self.screen.app.push_screen_wait(PromptScreen(title, proposed, body))
+            if not command:
+                return
+            await self.chat.confirm_test(command)
         self.screen.say("The tests run …")
         finished = await self.chat.run_test()
         if turns := self.screen.transcript.turns:
             turns[-1].add_test(finished.command, finished.output)
             self.screen.transcript.follow = True
             self.screen.transcript.update_last()
+
+    async def offer_tests(self) -> None:
+        """Asks once in a chat whether the project's tests run after each turn that changes files."""
+        chat = self.chat
+        if self._tests_offered or not self.changes:
+            return
+        self._tests_offered = True
+        confirmed, proposed = await chat.test_command()
+        if not confirmed and proposed:
+            text = f"{proposed}\nShall it run in the sandbox after each turn that changes files?"
+            if (await self.screen.questions.ask(Question("go_on", text), "Test what it changes?")).yes:
+                await chat.confirm_test(proposed)
+                await self.test()
 
     async def commit(self) -> None:
         from gpubox.tui.chat.commit import CommitScreen
@@ -173,7 +204,7 @@ class ChatCommands:
                 f"Use {root} as workspace?\nThe model reads it and works on a copy of what it changes: you see the "
                 "changes before they reach your folder."
             )
-            allowed = (await screen.questions.ask(Question("go_on", text))).yes
+            allowed = (await screen.questions.ask(Question("go_on", text), "Work in this folder?")).yes
             await screen.chats.remember_project(root, allowed)
         if allowed and not screen.settings.workdir and not screen.runner.running:
             await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=root))

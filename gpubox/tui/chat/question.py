@@ -54,7 +54,8 @@ class QuestionPane(Vertical, can_focus=True):
         self.body = ScrollableLines()
         self.body.can_focus = False
         self.line = Input(compact=True)
-        self.pending: list[tuple[Question, asyncio.Future[Answer]]] = []
+        self.pending: list[tuple[Question, asyncio.Future[Answer], str]] = []
+        """Each with its future answer and its title."""
 
     def compose(self) -> ComposeResult:
         yield self.body
@@ -65,10 +66,10 @@ class QuestionPane(Vertical, can_focus=True):
         """The one that is shown."""
         return self.pending[0][0] if self.pending else None
 
-    async def ask(self, question: Question) -> Answer:
-        """The owner's answer. A cancelled question goes."""
+    async def ask(self, question: Question, title: str = "") -> Answer:
+        """The owner's answer. A cancelled question goes. ``title``: of a question of gpubox itself."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.pending.append((question, answer))
+        self.pending.append((question, answer, title or TITLES[question.kind]))
         if not self.screen.is_current:
             app: Any = self.app
             app.say("The chat has a question: c shows it.")
@@ -158,7 +159,7 @@ class QuestionPane(Vertical, can_focus=True):
         self.display = bool(self.pending)
         if question := self.question:
             waiting = f"   {len(self.pending) - 1} more" if len(self.pending) > 1 else ""
-            self.border_title = Content(f"{TITLES[question.kind]}{waiting}")
+            self.border_title = Content(f"{self.pending[0][2]}{waiting}")
             self._show_keys()
             self.body.make_again(lambda width: question_lines(question, width))
             self.refresh(layout=True)
