@@ -243,8 +243,6 @@ ACTIONS = (
            "chat"),
     Action("chat_search", "slash", "Search all chats", "Searches names and texts.", _C, _MOVES, command="chat search",
            words="find conversations"),
-    Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new chat",
-           slash="new", words="conversation clear reset fresh empty start"),
     Action("chat_diff", "ctrl+d,d", "Show what changed, and decide", "The changes that wait: take all, some files or "
            "some hunks, or drop them and say why. Enter in an empty prompt does the same.", _C, _OPENS, 1, "diff",
            "chat diff", slash="diff", words="changes files hunks review accept apply reject approve patch"),
@@ -265,6 +263,8 @@ ACTIONS = (
            "cost and asks first.", _C, _CHANGES, slash="compact", words="summary context full compress", bound=False),
     Action("chat_share", "", "Write the chat to a file", "One Markdown file with the prompts, the answers and the "
            "diffs.", _C, _CHANGES, slash="share", words="export markdown save post", bound=False),
+    Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new chat",
+           slash="new", words="conversation clear reset fresh empty start"),
     Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, what "
            "becomes of changes, and limits. An empty field means the default.", _C, _OPENS, 5, "settings",
            words="temperature top-p reasoning thinking turn off on stop folder tools apply ask plan"),
@@ -472,7 +472,8 @@ def action_name(action: Action) -> str:
 
 def slash_actions() -> dict[str, Action]:
     """The actions that a command in the prompt of the chat runs, by its name."""
-    return {action.slash: action for action in ACTIONS if action.slash}
+    actions = sorted((action for action in ACTIONS if action.slash), key=lambda action: action.scope is not Scope.CHAT)
+    return {action.slash: action for action in actions}
 
 
 def key_bar_actions(scope: Scope) -> list[Action]:

@@ -115,25 +115,26 @@ def running_turn_line(
         parts.append((80, styled_line((sanitize_to_width(progress.tool, 30), "bold"))))
     elif progress.phase in ("thinks", "answers"):
         parts += _generation_parts(progress, now, throughput)
-    parts.append((55, _budgets(progress, seconds)))
+    parts += _budgets(progress, seconds)
     parts.append((85, styled_line(("esc", "bold $primary"), (" stops", "$quiet"))))
     return fit_by_priority(parts, width)
 
 
-def _budgets(progress: TurnProgress, seconds: float) -> StyledLine:
-    """``round 4/30 · 12.1k of 64k tokens · 3 of 30 min``: a budget is named once a tenth of it is used."""
-    parts = [f"round {progress.round}/{progress.rounds}"] if progress.rounds else []
-    budgets = progress.budgets
-    used = (budgets.generated_tokens if budgets else 0) + (
-        progress.generation.generated_tokens if progress.generation else 0
-    )
+def _budgets(progress: TurnProgress, seconds: float) -> list[Prioritized]:
+    """``round 4/30``, ``12.1k of 64k tokens``, ``3 of 30 min``: a budget is named once a tenth of it is used."""
+    parts: list[Prioritized] = []
+    budgets, generation = progress.budgets, progress.generation
+    if progress.rounds:
+        parts.append((40, styled_line((f"round {progress.round}/{progress.rounds}", "$quiet"))))
+    used = (budgets.generated_tokens if budgets else 0) + (generation.generated_tokens if generation else 0)
     if budgets and used * 10 >= budgets.max_generated_tokens > 0:
-        parts.append(f"{units.tokens(used)} of {units.tokens(budgets.max_generated_tokens)} tokens")
-    if budgets and seconds * 10 >= budgets.max_seconds > 0:
-        parts.append(f"{seconds / 60:.0f} of {budgets.max_seconds / 60:.0f} min")
-    else:
-        parts.append(units.duration(seconds))
-    return styled_line((" · ".join(parts), "$quiet"))
+        of_tokens = f"{units.tokens(used)} of {units.tokens(budgets.max_generated_tokens)} tokens"
+        parts.append((35, styled_line((of_tokens, "$quiet"))))
+    timed = budgets is not None and seconds * 10 >= budgets.max_seconds > 0
+    spent = (
+        f"{seconds / 60:.0f} of {budgets.max_seconds / 60:.0f} min" if budgets and timed else units.duration(seconds)
+    )
+    return [*parts, (55, styled_line((spent, "$quiet")))]
 
 
 def waiting_line(files: int) -> StyledLine:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 _TINTS = {"+": ("$success", "on $diff-added"), "-": ("$error", "on $diff-removed"), " ": ("$quiet", "")}
 """First character of a line -> style of its number and sign, and what lies under it."""
+COUNT_CELLS = 12
+"""Kept for the counts behind a path."""
 DIFF_LINES = 2000
 """Lines of a diff that are laid out; the rest is counted."""
 
@@ -68,7 +70,9 @@ def diff_rows(lines: Sequence[str], path: str, width: int, *, dim: bool = False)
 def file_line(change: Change | ChangedFile, width: int, before: StyledLine = (), *, cells: int = 0) -> StyledLine:
     """One file: ``M src/parse.py   +12 −3``, and what is in doubt about it. ``cells``: of the longest path."""
     counts, why = _coloured(what_changed(change)), doubt(change)
-    room = max(12, width - cell_width(before) - cell_width(counts) - 4)
+    room = max(
+        12, min(max(cells, len(change.path)), width - cell_width(before) - max(COUNT_CELLS, cell_width(counts)) - 4)
+    )
     path = sanitize_to_width(change.path, room).ljust(min(cells, room))
     line: StyledLine = (*before, marked(change_mark(change)), (f" {path}", ""), ("  ", ""), *counts)
     left = width - cell_width(line) - 2

@@ -109,7 +109,7 @@ class DiffScreen(PushedScreen):
         border: round $line; padding: 0 1; border-title-color: $secondary;
         &:focus { border: round $line-focus; border-title-color: $foreground; }
     }
-    DiffScreen.-wide DiffRows { width: 40%; max-width: 62; height: 1fr; }
+    DiffScreen.-wide DiffRows { width: 44%; max-width: 72; height: 1fr; }
     DiffScreen.-narrow DiffRows { max-height: 45%; box-sizing: content-box; }
     DiffScreen Input { height: 1; background: $line; display: none; margin: 0 1; }
     """

@@ -14,7 +14,7 @@ from gpubox.tui.chat.files_named import being_named, best_names, with_name
 from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, shorten, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
-ROWS = 8
+ROWS = 12
 NAMES_SECONDS = 5.0
 """The names of the workspace are read again after so long."""
 TITLE_CELLS = 11
@@ -91,7 +91,7 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
     def _show(self, title: str, suggestions: list[Suggestion]) -> None:
         self.border_title, self.border_subtitle = Content(title), "tab completes  esc closes"
         self.display = bool(suggestions)
-        self.styles.height = min(ROWS, max(1, self.app.size.height // 4), max(1, len(suggestions)))
+        self.styles.height = min(ROWS, max(1, self.app.size.height // 3), max(1, len(suggestions)))
         self.cursor = 0
         self.show_values(tuple(suggestions))
         self.move_cursor(0)

@@ -171,7 +171,7 @@ class TurnView:
     def add_test(self, command: str, output: ToolOutput) -> None:
         """What the project's tests said."""
         self._close_part()
-        part = turn_parts.ToolCallPart(ToolCall("", "test", {"command": command}))
+        part = turn_parts.TestPart(ToolCall("", "test", {"command": command}))
         part.output = output
         self.parts.append(part)
 

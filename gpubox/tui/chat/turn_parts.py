@@ -306,6 +306,19 @@ def _side(row: StyledLine, inner: int, edge: str) -> StyledLine:
     return (("│ ", edge), *pad_line(row, inner), (" │", edge))
 
 
+class TestPart(ToolCallPart):
+    """The project's tests: one line if they passed, until it is unfolded."""
+
+    def make(self, width: int) -> list[StyledLine]:
+        output = self.output
+        if self.open or output is None or not output.ok:
+            return super().make(width)
+        last = next(iter(output_lines(output.text)[-1:]), "")
+        command = sanitize_to_width(str(self.call.arguments.get("command", "")), 40)
+        line = styled_line(("✓ tests passed", "$success"), (f"   {command}", ""), (f"   {last}", "$quiet"))
+        return [truncate_line((*line, (f"   {units.duration(output.seconds)}", "$secondary")), width)]
+
+
 # -- what the turn changed ----------------------------------------------------------------------------
 
 
