@@ -4,6 +4,7 @@ chat.py           one open chat: its turns, its server, its file
 loop.py           one turn: rounds of think, act, observe -> AgentEvents
 budget.py         rounds, tokens and minutes of a turn, and the question to go on
 completion.py     one request: body, stream, a second request where that helps, room in a full context
+compaction.py     makes a long conversation short
 events.py         the events of a turn and the messages of a chat
 settings.py       limits, protocol, sampling and system prompt of a turn
 conversation.py   the messages of a chat, and their form in a request

@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from gpubox.agent.code_answer import python_program
-from gpubox.agent.events import AgentEvent, Message, MessageAdded, MessageShortened
+from gpubox.agent.events import AgentEvent, Compacted, Message, MessageAdded, MessageShortened
 from gpubox.agent.tools import ToolCall, truncate_output
 
 REMOVED_OUTPUT = "[output removed to save context: {:,} characters]"
 MIN_SHORTENED_CHARACTERS = 200
 """Shorter tool outputs stay: to shorten them saves next to nothing."""
+UNDERSTOOD = "Understood."
+"""Between a fixed message and the question: after a compaction another message follows, and up to it nothing is new."""
 STOPPED = "(interrupted)"
 """Stands where a template demands an answer between what a tool said and what the owner says next."""
 
@@ -41,6 +43,11 @@ class Conversation:
             self.messages.append(event.message)
         elif isinstance(event, MessageShortened) and 0 <= event.index < len(self.messages):
             self.messages[event.index] = msgspec.structs.replace(self.messages[event.index], content=event.content)
+        elif isinstance(event, Compacted):
+            before = enumerate(self.messages[: event.kept_from])
+            fixed = [message for index, message in before if message.fixed or index == event.question_at]
+            summary = (Message("user", event.request), Message("assistant", event.summary))
+            self.messages = [*fixed, *self.messages[event.kept_from :], *summary]
 
     def compact(self, characters: int) -> list[MessageShortened]:
         """Replaces the oldest tool outputs by one line each until ``characters`` are saved. The newest output stays."""
@@ -98,18 +105,22 @@ def request_messages(
     rendered: list[dict[str, Any]] = []
     if system:
         rendered.append({"role": "system" if system_role else "user", "content": system})
+    after_fixed = False
     for message in conversation.messages:
         item = _request_message(message, native)
         previous = rendered[-1] if rendered else {}
         roles = (previous.get("role"), item["role"])
-        if roles == ("user", "user"):
+        if after_fixed and roles == ("user", "user"):
+            rendered.append({"role": "assistant", "content": UNDERSTOOD})
+        elif roles == ("user", "user"):
             previous["content"] += "\n\n" + item["content"]
             continue
-        if roles == ("tool", "user"):  # many templates require alternating roles
+        elif roles == ("tool", "user"):  # many templates require alternating roles
             rendered.append({"role": "assistant", "content": STOPPED})
         elif roles == ("assistant", "assistant"):
             rendered.append({"role": "user", "content": "Go on."})
         rendered.append(item)
+        after_fixed = message.fixed
     return rendered
 
 
