@@ -10,6 +10,7 @@ settings.py       limits, protocol, sampling and system prompt of a turn
 conversation.py   the messages of a chat, and their form in a request
 endpoint.py       which server answers
 timing.py         where the time of a turn goes
+reread.py         names the part of a prompt that was read again (pure)
 reply_text.py     thinking and repetition in the text of a reply
 code_answer.py    finds the code in a reply, for the chat and for benchmarks
 tools.py          what a tool is, and which protocol a server gets

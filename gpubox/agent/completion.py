@@ -323,6 +323,7 @@ class CompletionRequester:
         if aside:
             conversation, emit = Conversation([*conversation.messages, Message("user", aside)]), self._emit_progress
         body = self._body(conversation, max_tokens, without_thinking=without_thinking, more=more)
+        reply.measurements.body = body
         self._sent_messages = len(self.conversation.messages)
         collector = ReplyCollector(reply, emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced")
         stream = self.client.stream_completion(body, silence_seconds=self.settings.silence_seconds)

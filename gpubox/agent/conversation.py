@@ -6,7 +6,7 @@ holds all but the newest messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +31,8 @@ class Conversation:
         self.messages = list(messages)
         self.server_cache_tokens = 0
         """Tokens in the server's KV cache after the last round; 0 if unknown."""
+        self.last_request: Mapping[str, Any] = {}
+        """The body of the last request. What it shares with the next one need not be read again."""
 
     def add(self, message: Message) -> MessageAdded:
         """Appends ``message`` and returns the event that records it."""
