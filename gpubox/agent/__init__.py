@@ -22,6 +22,7 @@ edits.py          changes files
 edit_match.py     where in a file an edit belongs (pure)
 workspace.py      the one folder that file tools may touch
 chat_log.py       the records of a chat file, read back as a tree of turns
+images.py         the images of a chat, kept beside it
 journal.py        the only writer of a chat file
 chat_files.py     the folder of chats: list, rename, branch, rewind, search
 """

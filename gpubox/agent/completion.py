@@ -25,15 +25,17 @@ from gpubox.agent.events import (
     RoundTiming,
     TextDelta,
 )
+from gpubox.agent.images import image_urls
 from gpubox.agent.reply_text import RepetitionDetector, ThinkingSplitter, split_thinking
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import RequestMeasurements, TurnTimings
 from gpubox.agent.tools import Tool, ToolProtocol, choose_protocol
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
 from gpubox.server.other_server import LLAMA, supported_fields
-from gpubox.server.responses import context_size
+from gpubox.server.responses import context_size, json_object
 from gpubox.server.stream import ContextOverflow, StreamError
 
 STATS_INTERVAL_SECONDS = 0.25
@@ -379,8 +381,16 @@ async def open_requester(
     emit: Emit,
     timings: TurnTimings,
 ) -> CompletionRequester:
-    """The requester for the model that ``client`` reaches now."""
+    """The requester for the model that ``client`` reaches now. Raises GpuboxError: it cannot see the newest image."""
     props = await client.props()
+    if names := {name for message in conversation.messages for name in message.images}:
+        sees = json_object(props.get("modalities")).get("vision") is True
+        if conversation.messages[-1].images and not sees:
+            raise GpuboxError(
+                "This model does not see images.", "Ask without the image, or use a model with an mmproj."
+            )
+        folder = conversation.images_folder
+        conversation.image_urls = await run_in_thread(image_urls, folder, names) if sees and folder else {}
     protocol = choose_protocol(settings, tools, props, ignored_programs=conversation.ignored_programs())
     model = str(props.get("model_alias") or props.get("model_path") or "")
     return CompletionRequester(

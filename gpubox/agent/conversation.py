@@ -7,6 +7,7 @@ holds all but the newest messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,10 @@ class Conversation:
         """Tokens in the server's KV cache after the last round; 0 if unknown."""
         self.last_request: Mapping[str, Any] = {}
         """The body of the last request. What it shares with the next one need not be read again."""
+        self.images_folder: Path | None = None
+        """Where the images of its messages are."""
+        self.image_urls: dict[str, str] = {}
+        """The images that the model gets, by name."""
 
     def add(self, message: Message) -> MessageAdded:
         """Appends ``message`` and returns the event that records it."""
@@ -110,12 +115,14 @@ def request_messages(
     after_fixed = False
     for message in conversation.messages:
         item = _request_message(message, native)
+        if message.images:
+            item["content"] = _with_images(message, conversation.image_urls)
         previous = rendered[-1] if rendered else {}
         roles = (previous.get("role"), item["role"])
         if after_fixed and roles == ("user", "user"):
             rendered.append({"role": "assistant", "content": UNDERSTOOD})
         elif roles == ("user", "user"):
-            previous["content"] += "\n\n" + item["content"]
+            previous["content"] = _joined(previous["content"], item["content"])
             continue
         elif roles == ("tool", "user"):  # many templates require alternating roles
             rendered.append({"role": "assistant", "content": STOPPED})
@@ -124,6 +131,21 @@ def request_messages(
         rendered.append(item)
         after_fixed = message.fixed
     return rendered
+
+
+def _with_images(message: Message, urls: Mapping[str, str]) -> str | list[dict[str, Any]]:
+    """The text and the images; of one that the model does not get, only a word."""
+    notes = "".join("\n[an image that you cannot see]" for name in message.images if name not in urls)
+    shown = [{"type": "image_url", "image_url": {"url": urls[name]}} for name in message.images if name in urls]
+    text = message.content + notes
+    return [{"type": "text", "text": text}, *shown] if shown else text
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    parts = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
+    return [*parts[0], *parts[1]]
 
 
 def _request_message(message: Message, native: bool) -> dict[str, Any]:
