@@ -35,7 +35,7 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import (
     AgentEvent,
-    FilesChanged,
+    ChangedFile,
     Message,
     MessageAdded,
     Notice,
@@ -54,6 +54,7 @@ from gpubox.paths import Paths
 
 if TYPE_CHECKING:
     from gpubox.agent.loop import AgentLoop
+    from gpubox.agent.projects import ProjectTests
     from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.layers import View
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_SECONDS = 10.0
 """How long a stopped turn may take to end, its tools included."""
+NO_WORKSPACE = ("This chat has no workspace.", "Give it one: --workdir, or its settings.")
 FindEndpoint = Callable[[], Awaitable[ServerEndpoint]]
 
 
@@ -135,10 +137,6 @@ class Chat:
         """Holds from the next turn on. Raises UsageError if the folder cannot be a workspace."""
         if settings.workdir != self.settings.workdir:
             self._require_idle()
-            if self.settings.workdir and self._file.path and layers_folder(self._file.path).exists():
-                raise UsageError(
-                    f"This chat has changed files of {self.settings.workdir}.", "Begin a new chat for another folder."
-                )
             workspace = self._new_workspace(settings.workdir) if settings.workdir else None
             if workspace:
                 settings = msgspec.structs.replace(settings, workdir=str(workspace.root))
@@ -247,10 +245,10 @@ class Chat:
             raise
         finally:
             if self.log.turns[turn_id].ended is None:
+                files: tuple[ChangedFile, ...] = ()
                 with contextlib.suppress(GpuboxError):
-                    if work and (files := await run_in_thread(work.end_turn)):
-                        self._log_event(FilesChanged(files))
-                self._file.log_interrupted(conversation.messages[logged_messages:], failure)
+                    files = await run_in_thread(work.end_turn) if work else ()
+                self._file.log_interrupted(conversation.messages[logged_messages:], files, failure)
             self._file.flush()
             task = asyncio.current_task()
             if not failure and not (task and task.cancelling()):
@@ -327,13 +325,20 @@ class Chat:
 
     async def test_command(self) -> tuple[str, str]:
         """``(confirmed, proposed)``: the test command, and what the project's files point to; empty: none."""
-        async with self._deciding() as work:
-            return work.tests.command, await run_in_thread(work.tests.find)
+        tests = self._tests()
+        return tests.command, await run_in_thread(tests.find)
 
     async def confirm_test(self, command: str) -> None:
         """The owner says which command tests the project; empty: none."""
-        async with self._deciding() as work:
-            await run_in_thread(work.tests.confirm, command)
+        await run_in_thread(self._tests().confirm, command)
+
+    def _tests(self) -> ProjectTests:
+        from gpubox.agent.projects import ProjectTests
+
+        if not self.settings.workdir:
+            raise UsageError(*NO_WORKSPACE)
+        self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+        return ProjectTests(self._paths, self._workspace)
 
     async def commit_message(self) -> str:
         """A message for a commit of what was taken, proposed by the model. Raises GpuboxError."""
@@ -363,7 +368,9 @@ class Chat:
         """The work of this chat; meanwhile no turn begins. Raises GpuboxError."""
         self._require_idle()
         if not self.settings.workdir:
-            raise UsageError("This chat has no workspace.", "Give it one: --workdir, or its settings.")
+            raise UsageError(*NO_WORKSPACE)
+        if not self._file.path:
+            raise UsageError("This chat has no turn yet.")
         self._idle.clear()
         try:
             yield await self._work()

@@ -7,7 +7,17 @@ from pathlib import Path
 
 from gpubox.agent.chat_files import chat_path, existing_chat, free_name, load_chat, move_chat_file
 from gpubox.agent.chat_log import AnyChatRecord, ChatLog, ChatSettings, SettingsChanged
-from gpubox.agent.events import AgentEvent, Message, MessageAdded, Notice, TurnFailed, TurnFinished, TurnTotals
+from gpubox.agent.events import (
+    AgentEvent,
+    ChangedFile,
+    FilesChanged,
+    Message,
+    MessageAdded,
+    Notice,
+    TurnFailed,
+    TurnFinished,
+    TurnTotals,
+)
 from gpubox.agent.journal import ChatJournal
 from gpubox.clock import utc_now
 from gpubox.errors import UsageError
@@ -91,10 +101,12 @@ class ChatFile:
         if self._journal.has_pending and self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
-    def log_interrupted(self, messages: list[Message], failure: str) -> None:
+    def log_interrupted(self, messages: list[Message], files: tuple[ChangedFile, ...], failure: str) -> None:
         """Adds the events that the consumer did not receive because it closed the generator or the turn broke."""
         for message in messages:
             self.log_event(MessageAdded(message))
+        if files:
+            self.log_event(FilesChanged(files))
         answers = [message.content for message in messages if message.role == "assistant"]
         answer = answers[-1] if answers else ""
         self.log_event(TurnFailed(failure) if failure else TurnFinished(TurnTotals(), "stopped", answer))

@@ -16,6 +16,7 @@ import msgspec
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import (
     AgentEvent,
+    Compacted,
     Message,
     MessageAdded,
     MessageShortened,
@@ -173,9 +174,11 @@ class Turn:
 
     @property
     def ended(self) -> TurnFinished | TurnFailed | None:
-        """The last event; ``None``: the turn is running, or gpubox was killed."""
-        last = self.events[-1] if self.events else None
-        return last if isinstance(last, (TurnFinished, TurnFailed)) else None
+        """How it ended; ``None``: the turn is running, or gpubox was killed."""
+        for event in reversed(self.events):  # a compaction may follow it
+            if isinstance(event, (TurnFinished, TurnFailed)):
+                return event
+        return None
 
     @property
     def state(self) -> str:
@@ -202,12 +205,12 @@ class Turn:
     def replay(self, conversation: Conversation, *, in_full: bool = False) -> None:
         """Repeats this turn's changes of the prompt and completes them if the turn was cut off.
 
-        ``in_full``: no message is shortened.
+        ``in_full``: no message is shortened or summed up.
         """
         if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in self.events):
             conversation.add(Message("user", self.header.text))
         for event in self.events:
-            if not (in_full and isinstance(event, MessageShortened)):
+            if not (in_full and isinstance(event, (MessageShortened, Compacted))):
                 conversation.apply(event)
         for call in conversation.unanswered_calls():
             conversation.add(Message("tool", INTERRUPTED_CALL_OUTPUT, tool_call_id=call.id))

@@ -47,6 +47,12 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     images: tuple[str, ...] = ()
     """Images of a user message: names of files in the folder of the chat."""
 
+    @property
+    def characters(self) -> int:
+        """Of the text that a template renders."""
+        calls = sum(len(str(call.arguments)) + len(call.name) for call in self.tool_calls)
+        return len(self.content) + len(self.reasoning_content) + calls
+
 
 class RoundTiming(msgspec.Struct, frozen=True):
     """Where the wall time of one round went. The other ``_seconds`` fields add up to ``wall_seconds``.
@@ -198,10 +204,18 @@ class MessageShortened(_Event, frozen=True):
 
 
 class Compacted(_Event, frozen=True):
-    """``summary``, a user message, now stands for the messages before ``kept_from`` that are not ``fixed``."""
+    """The messages before ``kept_from`` are gone, but for the fixed ones and the question of the running turn.
+
+    ``request`` and ``summary`` are now the last messages.
+    """
 
     summary: str
     kept_from: int
+    request: str = ""
+    question_at: int | None = None
+    """The question of the turn in whose middle this is; ``None``: it is between two turns."""
+    timing: RoundTiming = RoundTiming()
+    """Of the summary. TurnTotals include it."""
 
 
 class ChangedFile(msgspec.Struct, frozen=True):

@@ -70,13 +70,14 @@ def commit_paths(root: Path, paths: Sequence[str], message: str) -> str:
 
     Paths that git ignores are left out. Raises GpuboxError with git's own words.
     """
-    ignored = set(_git(root, ["check-ignore", "-z", "--stdin"], paths, ok=(0, 1)).split("\0"))
-    wanted = [path for path in paths if path not in ignored]
+    named = {f"./{path}": path for path in paths}  # so that none is taken for a pattern
+    ignored = set(_git(root, ["check-ignore", "-z", "--stdin"], list(named), ok=(0, 1)).split("\0"))
+    wanted = [path for name, path in named.items() if name not in ignored]
     if not wanted:
         raise GpuboxError("There is nothing to commit: git ignores what was taken.")
     from_stdin = ["--pathspec-from-file=-", "--pathspec-file-nul"]
-    _git(root, ["add", *from_stdin], wanted)
-    return _git(root, ["commit", "--only", f"--message={message}", *from_stdin], wanted).strip()
+    _git(root, ["--literal-pathspecs", "add", *from_stdin], wanted)
+    return _git(root, ["--literal-pathspecs", "commit", "--only", f"--message={message}", *from_stdin], wanted).strip()
 
 
 def _git(root: Path, arguments: Sequence[str], paths: Sequence[str], ok: Sequence[int] = (0,)) -> str:
@@ -84,7 +85,7 @@ def _git(root: Path, arguments: Sequence[str], paths: Sequence[str], ok: Sequenc
     listed = b"\0".join(os.fsencode(path) for path in paths)
     try:
         done = subprocess.run(
-            ["git", "--literal-pathspecs", *arguments],
+            ["git", *arguments],
             cwd=root,
             env=environment,
             input=listed,
@@ -95,8 +96,12 @@ def _git(root: Path, arguments: Sequence[str], paths: Sequence[str], ok: Sequenc
     except FileNotFoundError:
         raise GpuboxError("git is not installed.", "Install it, or commit by yourself.") from None
     except (OSError, subprocess.SubprocessError) as error:
-        raise GpuboxError(f"git {arguments[0]} did not end well: {error}.") from None
+        raise GpuboxError(f"git {_verb(arguments)} did not end well: {error}.") from None
     if done.returncode not in ok:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise GpuboxError(f"git {arguments[0]} failed: {said[:2000]}")
+        raise GpuboxError(f"git {_verb(arguments)} failed: {said[:2000]}")
     return done.stdout.decode("utf-8", "surrogateescape")
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    return next(argument for argument in arguments if not argument.startswith("-"))

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpubox.agent.budget import Budget
-from gpubox.agent.completion import CompletionRequester, ModelReply, NoAnswer
+from gpubox.agent.compaction import compact_in_turn
+from gpubox.agent.completion import CompletionRequester, ModelReply, NoAnswer, open_requester
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import (
     AgentEvent,
@@ -30,10 +31,9 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tool_calls import ToolCallPlan, plan_tool_calls
 from gpubox.agent.tool_runner import CompletedCall, ToolRunner
-from gpubox.agent.tools import AskOwner, Tool, choose_protocol, nobody
+from gpubox.agent.tools import AskOwner, Tool, nobody
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
-from gpubox.server.responses import context_size
 from gpubox.server.stream import ContextOverflow
 
 LAST_REPLY = "(You have one reply left: give your answer now, in words.)"
@@ -109,6 +109,7 @@ class RunningTurn:
     """The owner stopped the turn: a cancellation is then its end, not an error."""
     _round: int = 0
     _answer: str = ""
+    _question: Message | None = None
     _requester: CompletionRequester | None = None
     _reply_added: bool = False
     """Whether the reply of the running round is part of the conversation."""
@@ -130,6 +131,7 @@ class RunningTurn:
     async def run(self) -> None:
         """Runs to the end. Afterwards the conversation is usable in every case; only a cancellation is raised."""
         messages_before = len(self.conversation.messages)
+        self._question = self.conversation.messages[-1] if messages_before else None
         minutes = asyncio.create_task(self._watch_minutes())
         try:
             async with self._deadline:
@@ -167,6 +169,7 @@ class RunningTurn:
             used_up = budget.used_up(self._round, self._timings.generated_tokens)
             if used_up and not await self._may_go_on():
                 return used_up if self.ask is nobody else await self._last_reply(requester, used_up)
+            await compact_in_turn(requester, self.settings.max_tokens, self._question)
             self._add_queued()
             self._round += 1
             generated = self._timings.generated_tokens
@@ -213,28 +216,17 @@ class RunningTurn:
             self.queued.clear()
 
     async def _start(self) -> CompletionRequester:
-        props = await self.client.props()
-        protocol = choose_protocol(
-            self.settings, self.tools, props, ignored_programs=self.conversation.ignored_programs()
+        requester = self._requester = await open_requester(
+            self.client, self.conversation, self.settings, self.tools, self.emit, self._timings
         )
-        context_tokens = context_size(props)
+        requester.retry_seconds = self.retry_seconds
+        protocol, context_tokens = requester.protocol, requester.context_tokens
         if context_tokens:  # one output must not fill a small context
             self._tool_runner.max_characters = min(self._tool_runner.max_characters, context_tokens)
         for tool in self.tools:
             tool.max_characters = self._tool_runner.max_characters
-        model = str(props.get("model_alias") or props.get("model_path") or "")
-        self.emit(TurnStarted(protocol.name, protocol.why, model, protocol.tool_names, context_tokens))
-        self._requester = CompletionRequester(
-            self.client,
-            self.conversation,
-            self.settings,
-            protocol,
-            context_tokens,
-            self.emit,
-            self._timings,
-            self.retry_seconds,
-        )
-        return self._requester
+        self.emit(TurnStarted(protocol.name, protocol.why, requester.model, protocol.tool_names, context_tokens))
+        return requester
 
     async def _act(self, reply: ModelReply, plan: ToolCallPlan) -> list[CompletedCall]:
         """Runs the calls of ``reply`` and adds their outputs to the conversation."""

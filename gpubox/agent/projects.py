@@ -58,8 +58,11 @@ class ProjectTests:
 
     def __init__(self, paths: Paths, workspace: Workspace) -> None:
         self._paths, self._workspace = paths, workspace
-        self.command = load_project(paths, workspace.root).test_command
-        """Confirmed by the owner; empty: none."""
+
+    @property
+    def command(self) -> str:
+        """What the owner has confirmed; empty: nothing."""
+        return load_project(self._paths, self._workspace.root).test_command
 
     def find(self) -> str:
         """The command that the project's files point to, for the owner to confirm; empty: they point to none."""
@@ -69,7 +72,6 @@ class ProjectTests:
         """The owner has confirmed it; empty: there is none. Raises GpuboxError if that cannot be remembered."""
         project = load_project(self._paths, self._workspace.root)
         save_project(self._paths, self._workspace.root, msgspec.structs.replace(project, test_command=command))
-        self.command = command
 
 
 def find_test_command(workspace: Workspace) -> str:

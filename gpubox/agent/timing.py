@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import RoundTiming, TurnTotals
+from gpubox.agent.reread import MIN_TOKENS, reread_from
 from gpubox.server.chunks import Timings
 
 _PREFILL_COUNTS = ("prefill_new_tokens", "prefill_reprocessed_tokens", "cached_tokens")
@@ -39,6 +42,8 @@ class RequestMeasurements:
     """The server's newest ``timings``."""
     timings_after_thinking: Timings | None = None
     """The server's ``timings`` at the last thinking delta (``timings_per_token``)."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The request."""
 
 
 class TurnTimings:
@@ -77,6 +82,11 @@ class TurnTimings:
             tool_seconds = max(now - self._tools_started - self._approval_in_tools, 0.0)
         cache_tokens = self._conversation.server_cache_tokens
         timing = _round_timing(measured, now, cache_tokens, tool_seconds, self._approval_seconds)
+        if (again := timing.prefill_reprocessed_tokens or 0) >= MIN_TOKENS and measured.body:
+            whole = (timing.cached_tokens or 0) + again + (timing.prefill_new_tokens or 0)
+            name = reread_from(self._conversation.last_request, measured.body, timing.cached_tokens or 0, whole)
+            timing = msgspec.structs.replace(timing, reread_from=name)
+        self._conversation.last_request = measured.body or self._conversation.last_request
         self._conversation.server_cache_tokens = _cache_tokens_after(measured) or cache_tokens
         self._rounds.append(timing)
         self._round_started, self._tools_started = now, None
