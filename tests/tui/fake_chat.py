@@ -123,7 +123,7 @@ CHANGED = e.FilesChanged(tuple(e.ChangedFile(c.path, c.kind, c.added, c.removed)
 EDIT = ToolCall("call-2", "edit", {"path": "src/durations.py", "edits": "..."})
 EDITED = ToolOutput("3 places changed.", seconds=0.004, diff=diff_of("src/durations.py", BEFORE, AFTER))
 RUN = ToolCall("call-4", "run", {"command": "npm ci", "network": True})
-NETWORK = Question("network", "npm ci\nIt may reach the network while it runs, this once.", call=RUN)
+NETWORK = Question("network", "May this run use the network?\nnpm ci", call=RUN)
 WHICH = Question("ask", "What shall parse do with an empty text?", ("raise ValueError", "return 0"))
 TESTED = e.TestFinished(
     "pytest -q", ToolOutput("....      [100%]\n4 passed in 0.21s", seconds=1.9, exit_code=0, isolation="bubblewrap")
@@ -250,8 +250,9 @@ class FakeChat(Chat):
         """take, drop and commit, with what was chosen."""
         self.undone: list[str] = []
 
-    async def send(self, text: str) -> AsyncGenerator[e.AgentEvent, None]:
+    async def send(self, text: str, images: Sequence[Path] = ()) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
+        self.service.images += images
         if self.service.error:
             raise self.service.error
         self.stopped.clear()
@@ -331,6 +332,12 @@ class FakeChat(Chat):
     async def run_test(self) -> e.TestFinished:
         return TESTED
 
+    async def compaction_cost(self) -> str:
+        return "About 1,400 tokens are read again, in 2 s; about 6,500 become free."
+
+    async def compact(self) -> str:
+        return "Summary made: 7,900 tokens became 1,400; 1,400 were read again while you read."
+
     async def commit_message(self) -> str:
         return "Read durations with several units\n\nparse refuses what is no duration."
 
@@ -361,6 +368,7 @@ class FakeChats(Chats):
         super().__init__(Paths.default(), Config())
         self.script = list(script)
         self.asked: list[str] = []
+        self.images: list[Path] = []
         self.logs: dict[str, ChatLog] = {}
         self.error: GpuboxError | None = None
         self.sandbox = Confinement("bubblewrap")

@@ -223,7 +223,9 @@ async def test_the_network_is_asked_for_and_a_no_may_say_why(keys: list[str], ex
     chats = FakeChats([*opening(), e.ToolRequested(RUN), e.QuestionAsked(NETWORK), ask, *answer("Done.")])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "install it")
-        await shows(pilot, "May it use the network, once?", "npm ci", "tab, then y or n", "? waits for you")
+        await shows(
+            pilot, "Network, once", "May this run use the network?", "npm ci", "tab, then y or n", "? waits for you"
+        )
         await pilot.press("enter", "tab", "escape", "tab")
         await shows(pilot, "y yes   n no   esc back")
         assert not answers

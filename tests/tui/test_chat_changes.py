@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from gpubox.agent import events as e
 from gpubox.agent.chat_log import ChatSettings
@@ -75,7 +76,7 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         await until(pilot, lambda: screen.is_current)
         chosen, allowed = chats.opened[0].decisions[0][1]
         assert chosen == {"src/durations.py": frozenset({1}), "tests/test_durations.py": None} and not allowed
-        await shows(pilot, "✓ Taken: 2 files.", "u undoes the turn", "3 changed files wait for you")
+        await shows(pilot, "✓ Taken: 2 files.", "/undo takes the turn back", "3 changed files wait for you")
 
 
 async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
@@ -281,3 +282,45 @@ async def test_palette_and_menu_reach_the_commands() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: screen.is_current)
         assert isinstance(chats.opened[0].log.turns["turn-1"].events[-1], e.TurnFinished)
+
+
+async def test_text_is_pasted_once_and_an_image_by_its_name(tmp_path: Path) -> None:
+    chats = FakeChats(answer("A cat."))
+    image = tmp_path / "cat.png"
+    image.write_bytes(b"\x89PNG" + b"0" * 4000)
+    async with chatting(chats) as (pilot, screen):
+        pilot.app.screen.post_message(events.Paste("what is this? "))
+        await until(pilot, lambda: screen.composer.text == "what is this? ")
+        pilot.app.screen.post_message(events.Paste(str(image)))
+        await until(pilot, lambda: screen.composer.text == f"what is this? @{image} ")
+        await until(pilot, lambda: not screen.suggestions.display)
+        await pilot.press("enter")
+        await over(pilot, screen)
+        await shows(pilot, "[image cat.png 4.0 kB]", "A cat.")
+        assert chats.images == [image]
+
+
+async def test_the_conversation_is_shortened_after_its_cost_is_known() -> None:
+    async with chatting(FakeChats(answer("Yes."))) as (pilot, screen):
+        await say(pilot, "hello")
+        await over(pilot, screen)
+        await say(pilot, "/compact")
+        await shows(pilot, "Shorten the conversation?", "About 1,400 tokens are read again")
+        await pilot.press("y")
+        await shows(pilot, "Summary made: 7,900 tokens became 1,400")
+
+
+async def test_the_tests_of_a_project_are_offered_once() -> None:
+    chats = FakeChats(changing_turn())
+    chats.test_commands = ("", "pytest -q")
+    async with chatting(chats) as (pilot, screen):
+        screen.new_settings = IN_WORKSPACE
+        await say(pilot, "read units")
+        await shows(pilot, "Test what it changes?", "pytest -q", "after each turn that changes files?")
+        await pilot.press("tab", "y")
+        await until(pilot, lambda: ("test", "pytest -q") in chats.opened[0].decisions)
+        await until(pilot, lambda: text(pilot).count("✓ tests passed") == 2)
+        chats.test_commands = ("", "pytest -q")
+        await say(pilot, "again")
+        await over(pilot, screen)
+        assert not screen.questions.pending

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
 
+PROJECT_FILES = (
+    ".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "CMakeLists.txt", "Makefile",
+    "pom.xml", "build.gradle", "composer.json", "Gemfile", "AGENTS.md", "CLAUDE.md",
+)  # fmt: skip
+"""A folder with one of them is a project: it is offered as workspace."""
 READ_ONLY = "This is a recording: no model answers here."
 
 
@@ -121,7 +126,10 @@ class Chats:
                 root = Workspace(Path.cwd(), own_folders=own).root
             except (GpuboxError, OSError):
                 return "", None
-            return str(root), load_project(self.paths, root).allowed
+            allowed = load_project(self.paths, root).allowed
+            if allowed is None and not any((root / name).exists() for name in PROJECT_FILES):
+                return "", None
+            return str(root), allowed
 
         return ("", None) if self.recording else await run_in_thread(look)
 

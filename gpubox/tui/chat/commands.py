@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpubox.sandbox.steps import StepResult
     from gpubox.tui.chat.chat_screen import ChatScreen
 
-UNDO_HINT = (("  u", "bold $primary"), (" undoes the turn", "$quiet"))
+UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
 WAITS = styled_line(
     ("⏎", "bold $primary"), (" or ", "$quiet"), ("^d", "bold $primary"), ("  look and decide", "$quiet")
 )

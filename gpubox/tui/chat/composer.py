@@ -122,8 +122,6 @@ class Composer(TextArea):
         if image := pasted_image(event.text):  # a terminal pastes the path of what was dropped on it
             event.prevent_default()
             self.insert(image)
-        else:
-            await super()._on_paste(event)
 
     def on_text_area_changed(self) -> None:
         self.typed_at = time.monotonic()

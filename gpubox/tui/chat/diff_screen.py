@@ -10,7 +10,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.content import Content
 from textual.widgets import Input
 
 from gpubox.sanitize import sanitize_line
@@ -203,7 +202,7 @@ class DiffScreen(PushedScreen):
 
     def action_diff_back(self) -> None:
         if self.why.display:
-            self.why.display = False
+            self.why.display = self.keys.typing = False
             self.set_focus(self.rows)
         else:
             self.dismiss(None)
@@ -233,8 +232,8 @@ class DiffScreen(PushedScreen):
 
     def action_diff_drop(self) -> None:
         if not self._nothing_marked():
-            self.why.value, self.why.display = "", True
-            self.why.border_title = Content("Drop")
+            self.why.value = ""
+            self.why.display = self.keys.typing = True
             self.set_focus(self.why)
 
     @on(Input.Submitted)

@@ -20,7 +20,7 @@ from gpubox.tui.chat.markdown import cut_long_line
 from gpubox.tui.styled_lines import StyledLine, styled_line, wrap
 from gpubox.tui.widgets.lines import ScrollableLines
 
-TITLES = {"network": "May it use the network, once?", "ask": "The model asks you", "go_on": "Shall it go on?"}
+TITLES = {"network": "Network, once", "ask": "The model asks", "go_on": "Go on?", "test": "Tests"}
 MAX_OPTIONS = 9
 WHY_NOT = "why not? The model reads it. ⏎ without a word: a plain no"
 ANSWER = "your answer"

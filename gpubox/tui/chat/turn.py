@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpubox.agent import events as e
 from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall, ToolOutput
@@ -85,6 +87,8 @@ class TurnView:
         self.changes: turn_parts.ChangesPart | None = None
         self._tool_calls: dict[str, turn_parts.ToolCallPart] = {}
         self._round_notes: list[turn_parts.LinesPart] = []
+        self._compacted = False
+        self._reread_from = ""
         self._round_start = 1
         """Index of the first part of the current round."""
 
@@ -126,9 +130,13 @@ class TurnView:
                 self._start_round()
             case e.MessageAdded(message) if message.partial:
                 self._restore_partial(message)
-            case e.MessageAdded(message) if message.role == "user" and progress.round:  # it was queued
-                self._close_part()
-                self.parts.append(turn_parts.PromptPart(message.content))
+            case e.Compacted():
+                self._compacted = True
+            case e.MessageAdded(message) if message.role == "user" and progress.round:
+                if not self._compacted:  # it was queued; the one after a summary is gpubox's own
+                    self._close_part()
+                    self.parts.append(turn_parts.PromptPart(message.content))
+                self._compacted = False
             case e.ToolRequested(call):
                 self._close_part()
                 if call.code and isinstance(last := self.parts[-1], turn_parts.AnswerPart):
@@ -244,6 +252,7 @@ class TurnView:
     def _finish_round(self, event: e.RoundFinished) -> None:
         self._close_part()
         timing = event.timing
+        self._reread_from = self._reread_from or timing.reread_from
         thinking = [part for part in self.parts if isinstance(part, turn_parts.ThinkingPart) and part.seconds is None]
         if thinking:
             for part in thinking[:-1]:
@@ -268,6 +277,8 @@ class TurnView:
         if len(self._round_notes) == 1:  # the summary repeats the figures of a single round
             self.parts.remove(self._round_notes[0])
         if totals.timing.wall_seconds:
+            timing = msgspec.structs.replace(totals.timing, reread_from=self._reread_from)
+            totals = msgspec.structs.replace(totals, timing=timing)
             self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width)))
         self.over, self.progress.phase = True, "over"
 
@@ -350,7 +361,7 @@ class TurnRunner:
 
     async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:
-            async with contextlib.aclosing(chat.send(prompt.text)) as events:
+            async with contextlib.aclosing(chat.send(prompt.text, prompt.images)) as events:
                 async for event in events:
                     if isinstance(event, e.TurnStarted) and (endpoint := chat.endpoint):
                         turn.answered_by = model_label(endpoint.profile_name or endpoint.model, endpoint.build)
