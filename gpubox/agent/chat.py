@@ -170,8 +170,12 @@ class Chat:
         """
         branch_chat(self._paths, self.log, name, turn_id)
 
-    async def send(self, text: str, images: Sequence[Path] = ()) -> AsyncGenerator[AgentEvent, None]:
+    async def send(
+        self, text: str, images: Sequence[Path] = (), *, attached: str = ""
+    ) -> AsyncGenerator[AgentEvent, None]:
         """Asks ``text`` and yields the events of the turn, each after it is in the chat's file.
+
+        ``attached``: what only the model reads, such as the files that ``text`` names.
 
         The last event is TurnFinished or TurnFailed. If the generator is closed early (``contextlib.aclosing``) or
         cancelled, the chat keeps what was received. Raises GpuboxError if no server answers; then nothing is recorded.
@@ -186,7 +190,7 @@ class Chat:
             self._file.create(text)
             question = Message("user", text, images=await run_in_thread(self._file.store_images, images))
             work = await self._work() if self.settings.tools else None
-            async with aclosing(self._run_turn(question, endpoint, work)) as events:
+            async with aclosing(self._run_turn(question, attached, endpoint, work)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -194,7 +198,7 @@ class Chat:
             self._idle.set()
 
     async def _run_turn(
-        self, question: Message, endpoint: ServerEndpoint, work: Work | None
+        self, question: Message, attached: str, endpoint: ServerEndpoint, work: Work | None
     ) -> AsyncGenerator[AgentEvent, None]:
         from gpubox.agent.loop import AgentLoop
 
@@ -207,7 +211,7 @@ class Chat:
         who = endpoint.profile_name or "The new server"
         told = f"{who} reads the whole conversation anew: about {reread:,} tokens."
         notices = [Notice("reread", told)] if reread else []
-        text = "\n\n".join([*self.log.notes, question.content])
+        text = "\n\n".join([*self.log.notes, question.content + attached])
         first = [msgspec.structs.replace(question, content=text)]
         if work:
             await work.introduce(conversation, first, notices, plan=self.settings.apply == "plan")

@@ -250,7 +250,9 @@ class FakeChat(Chat):
         """take, drop and commit, with what was chosen."""
         self.undone: list[str] = []
 
-    async def send(self, text: str, images: Sequence[Path] = ()) -> AsyncGenerator[e.AgentEvent, None]:
+    async def send(
+        self, text: str, images: Sequence[Path] = (), *, attached: str = ""
+    ) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
         self.service.images += images
         if self.service.error:

@@ -73,7 +73,7 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         await shows(pilot, "Take .vscode/tasks.json?", "an editor's tasks")
         await until(pilot, lambda: isinstance(app_of(pilot).screen, QuestionScreen))
         await pilot.press("n")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         chosen, allowed = chats.opened[0].decisions[0][1]
         assert chosen == {"src/durations.py": frozenset({1}), "tests/test_durations.py": None} and not allowed
         await shows(pilot, "✓ Taken: 2 files.", "/undo takes the turn back", "3 changed files wait for you")
@@ -90,7 +90,7 @@ async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
         await pilot.press("space", "t")
         await shows(pilot, "Take .vscode/tasks.json?")
         await pilot.press("y")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         assert chats.opened[0].decisions[0][1][1] == {".vscode/tasks.json"}
         await shows(pilot, "✓ Taken: 4 files.", "1 changed file waits for you")
 
@@ -109,7 +109,7 @@ async def test_dropped_changes_have_a_reason_for_the_model() -> None:
         await pilot.press("a", "d")
         await shows(pilot, "why? The model reads it.")
         await pilot.press("escape", "d", *"too", "space", *"long", "enter")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         [(kind, (chosen, why))] = chats.opened[0].decisions
         assert kind == "drop" and why == "too long" and len(chosen) == 3
         await shows(pilot, "✗ Dropped: 3 files.", "The model reads why")
@@ -246,12 +246,12 @@ def test_the_text_of_named_files_is_bounded_by_whole_lines(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to("/etc/passwd")
     view = View((tmp_path,))
     prompt = files_named.read_named('see @"src/a b.py", @long.txt. @data.bin @link @../x @nowhere me@x.org', view)
-    typed, attached = files_named.split_prompt(prompt.text)
-    assert typed.startswith('see @"src/a b.py"') and attached.startswith("src/a b.py, long.txt\n")
+    attached = files_named.attachment(prompt.attached)
+    assert prompt.text.startswith('see @"src/a b.py"') and attached.startswith("src/a b.py, long.txt\n")
     assert TESTS.strip() in attached and "line 200\n[line 201 is the next of 1,000]" in attached
     assert "root:" not in attached and prompt.notes == ("data.bin was not added: it is no text.",)
-    assert files_named.read_named("no file", view).text == "no file"
-    assert "src/" in files_named.split_prompt(files_named.read_named("@./", view).text)[1]
+    assert files_named.read_named("no file", view) == files_named.Prompt("no file")
+    assert "src/" in files_named.read_named("@./", view).attached
 
 
 def test_names_of_a_workspace_leave_out_what_nobody_names(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ async def test_palette_and_menu_reach_the_commands() -> None:
         await act(pilot, "chat_diff")
         await shows(pilot, "3 files marked")
         await pilot.press("escape")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         assert isinstance(chats.opened[0].log.turns["turn-1"].events[-1], e.TurnFinished)
 
 

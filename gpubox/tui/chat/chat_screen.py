@@ -371,7 +371,7 @@ class ChatScreen(OtherScreen):
             if replaced and replaced.id and (turn := chat.log.turns.get(replaced.id)):
                 chat.rewind(turn.parent_id)
             prompt = await self.chats.read_named(chat, text)
-            view.show_prompt(prompt)
+            view.show_prompt(prompt.attached, prompt.image_names, prompt.notes)
             head = chat.log.head
             await self.runner.run(chat, view, prompt)
             if chat.log.head != head:  # the turn was written to the chat file

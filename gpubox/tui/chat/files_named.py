@@ -31,10 +31,9 @@ _BEING_NAMED = re.compile(r'(?:(?<=\s)|^)@("?)([^\s"]*)$')
 SHOWN = 50
 
 
-def split_prompt(text: str) -> tuple[str, str]:
-    """What was typed, and what was added to it: names in its first line, then their text."""
-    typed, _, attached = text.partition(ATTACHED)
-    return typed, attached
+def attachment(text: str) -> str:
+    """What was added to a prompt: names in its first line, then their text."""
+    return text.partition(ATTACHED)[2]
 
 
 def being_named(before: str) -> str | None:
@@ -90,9 +89,16 @@ class Prompt:
     """What is sent for a prompt."""
 
     text: str
+    attached: str = ""
+    """What the model reads behind it; see ``attachment``."""
     images: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
     """What was not added, and why."""
+
+    @property
+    def image_names(self) -> list[str]:
+        """Names and sizes."""
+        return [f"{path.name} {small_size(path.stat().st_size)}" for path in self.images]
 
 
 def read_named(typed: str, view: View | None) -> Prompt:
@@ -118,9 +124,8 @@ def read_named(typed: str, view: View | None) -> Prompt:
             continue
         names.append(name)
         blocks.append(_block(name, data.decode("utf-8", "replace")))
-    if not blocks:
-        return Prompt(typed, tuple(images), tuple(notes))
-    return Prompt(typed + ATTACHED + ", ".join(names) + "\n" + "\n".join(blocks), tuple(images), tuple(notes))
+    attached = ATTACHED + ", ".join(names) + "\n" + "\n".join(blocks) if blocks else ""
+    return Prompt(typed, attached, tuple(images), tuple(notes))
 
 
 def is_image(name: str) -> bool:
