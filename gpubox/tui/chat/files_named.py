@@ -57,7 +57,8 @@ def workspace_names(view: View) -> list[str]:
         below: list[tuple[str, ...]] = []
         for folder_names in level:
             with contextlib.suppress(OSError), view.folder(folder_names) as folder:
-                for item in sorted(folder.items(), key=lambda item: item.name):
+                items = (item for item in folder.items() if item.name.isprintable())  # no other name can be typed
+                for item in sorted(items, key=lambda item: item.name):
                     path = "/".join((*folder_names, item.name))
                     if item.is_folder and item.name not in LEFT_OUT:
                         below.append((*folder_names, item.name))
