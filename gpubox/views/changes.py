@@ -73,8 +73,9 @@ def taken_sentence(result: TakeResult) -> str:
 
 
 def step_sentence(result: StepResult, verb: str, prompts: Sequence[str]) -> str:
-    """``Undone: “Parse 1h30m”, 3 files are as before.`` ``verb``: Undone or Redone; ``prompts``: of its turns."""
+    """``Undone: “Parse 1h30m”, 3 files of yours put back.`` ``verb``: Undone or Redone; ``prompts``: of its turns."""
     named = ", ".join(f"“{' '.join(prompt.split())[:60]}”" for prompt in prompts[:NAMES])
-    files = f", {count(len(result.files), 'file')} of yours written" if result.files else ""
+    how = "put back" if verb == "Undone" else "written again"
+    files = f", {count(len(result.files), 'file')} of yours {how}" if result.files else ""
     kept = f" {', '.join(result.kept[:NAMES])} stayed: you changed it since." if result.kept else ""
     return f"{verb}: {named or 'nothing'}{files}.{kept}"

@@ -125,7 +125,7 @@ async def test_a_turn_is_undone_and_redone() -> None:
         await say(pilot, "second")
         await over(pilot, screen)
         await say(pilot, "/undo")
-        await shows(pilot, "↶ Undone: “second”, 2 files of yours written.", "/redo brings it back")
+        await shows(pilot, "↶ Undone: “second”, 2 files of yours put back.", "/redo brings it back")
         assert "❯ second" not in text(pilot) and not screen.commands.changes
         await say(pilot, "/redo")
         await shows(pilot, "↶ Redone: “second”", "5 changed files wait for you", "tests/test_durations.py")

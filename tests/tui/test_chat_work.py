@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -125,6 +126,27 @@ async def test_a_conflict_is_said_and_never_overwritten(project: Path, paths: Pa
         await pilot.press("t")
         await until(pilot, lambda: pilot.app.screen is screen)
         assert (project / "a.py").read_text() == "mine = True\n" and (project / "src" / "c.py").exists()
+
+
+async def test_at_each_turns_end_all_is_taken_but_what_is_in_doubt(project: Path, paths: Paths) -> None:
+    async with working(paths, *PLAYS) as (pilot, screen, _):
+        await screen.change_settings(msgspec.structs.replace(screen.settings, apply="turn"))
+        await shows(pilot, "changes are taken at once")
+        await say(pilot, "change it")
+        await over(pilot, screen)
+        assert files(project) == {"a.py": "def f():\n    return 2\n", "src/c.py": "x = 1\n"}
+        await shows(pilot, "1 changed file waits for you")
+
+
+async def test_while_planning_nothing_is_written(project: Path, paths: Paths) -> None:
+    before = files(project)
+    async with working(paths, *PLAYS) as (pilot, screen, _):
+        await say(pilot, "/plan")
+        await shows(pilot, "◇ plan only")
+        await say(pilot, "change it")
+        await over(pilot, screen)
+        assert files(project) == before and not screen.commands.changes
+        assert "files changed" not in text(pilot)
 
 
 async def test_what_waits_is_there_when_the_chat_is_opened_again(project: Path, paths: Paths) -> None:

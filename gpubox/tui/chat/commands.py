@@ -105,19 +105,18 @@ class ChatCommands:
     async def _take(self, choice: Choice, allowed: Collection[str]) -> None:
         async with self._alone() as chat:
             result = await chat.take(choice, allow=allowed)
-        await self.read_changes(
-            styled_line(
-                (f"✓ {sanitize_line(taken_sentence(result))}", "$success"), *(UNDO_HINT if result.taken else ())
-            )
-        )
+        await self._decided(f"✓ {taken_sentence(result)}", "$success", undo=bool(result.taken))
 
     async def _drop(self, choice: Choice, why: str) -> None:
         async with self._alone() as chat:
             await chat.drop(choice, why)
         reads = " The model reads why with your next prompt." if why else ""
-        await self.read_changes(
-            styled_line((f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning"), *UNDO_HINT)
-        )
+        await self._decided(f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning", undo=True)
+
+    async def _decided(self, sentence: str, style: str, *, undo: bool) -> None:
+        """Shows what became of the changes, also where the end of the transcript hides it."""
+        self.screen.say(sanitize_line(sentence))
+        await self.read_changes(styled_line((sanitize_line(sentence), style), *(UNDO_HINT if undo else ())))
 
     async def undo(self) -> None:
         await self._step(self.chat.undo, "Undone", "  /redo brings it back")

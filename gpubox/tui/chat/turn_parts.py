@@ -15,6 +15,7 @@ from gpubox.tui.styled_lines import (
     StyledLine,
     StyledText,
     cell_width,
+    fit_by_priority,
     join_lines,
     pad_line,
     sanitize_to_width,
@@ -310,8 +311,11 @@ class TestPart(ToolCallPart):
             return super().make(width)
         last = next(iter(output_lines(output.text)[-1:]), "")
         command = sanitize_to_width(str(self.call.arguments.get("command", "")), 40)
-        line = styled_line(("✓ tests passed", "$success"), (f"   {command}", ""), (f"   {last}", "$quiet"))
-        return [truncate_line((*line, (f"   {units.duration(output.seconds)}", "$secondary")), width)]
+        parts: list[tuple[int, StyledLine]] = [
+            (9, styled_line(("✓ tests passed", "$success"))), (3, styled_line(command)),
+            (7, styled_line((last, "$secondary"))), (5, styled_line((units.duration(output.seconds), "$quiet"))),
+        ]  # fmt: skip
+        return [fit_by_priority(parts, width)]
 
 
 # -- what the turn changed ----------------------------------------------------------------------------
