@@ -35,8 +35,10 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def tools(home: Path, *, path: str = "/usr/bin", network: bool = False, cache: Path | None = None, root: Path = Path("/nowhere")) -> Toolchains:  # fmt: skip
-    return find_toolchains(home / "code", cache, network=network, home=home, path=path, root=root)
+def tools(
+    home: Path, *, path: str = "/usr/bin", network: bool = False, cache: Path | None = None, root: str = "/nowhere"
+) -> Toolchains:
+    return find_toolchains(home / "code", cache, network=network, home=home, path=path, root=Path(root))
 
 
 def test_tools_come_in_and_nothing_else_of_the_home(home: Path) -> None:
@@ -105,10 +107,10 @@ def test_only_public_settings_of_the_system_and_names_only_with_network(tmp_path
         (tmp_path / "etc" / name).touch()
     (tmp_path / "opt/cuda/bin").mkdir(parents=True)
 
-    off = tools(home, root=tmp_path, path="/opt/cuda/bin").folders
+    off = tools(home, root=str(tmp_path), path="/opt/cuda/bin").folders
     assert {folder for folder in off if folder.startswith("/etc")} == {"/etc/ssl/certs", "/etc/java-21-openjdk"}
     assert "/opt/cuda" in off
-    on = tools(home, root=tmp_path, network=True).folders
+    on = tools(home, root=str(tmp_path), network=True).folders
     assert {"/etc/resolv.conf", "/etc/hosts"} <= set(on)
 
 
