@@ -15,6 +15,10 @@ syscalls.txt        their numbers
 cgroup.py           a bound of all memory, where gpubox may make one
 workspace_run.py    a run over a workspace: by an overlay mount, else in a private copy
 layers.py           what programs change, over a workspace that stays as it is
+changes.py          what the layers change, by file and hunk
+steps.py            turns, takes and drops: undo and redo
+taking.py           exchanges files of the workspace, so that a kill loses nothing
+runs_by_itself.py   names that the owner's tools run by themselves
 private_copy.py     the copy where no overlay can be mounted
 folders.py          which folder may be a workspace, and whose a layer is
 disk_monitor.py     how much a program has written

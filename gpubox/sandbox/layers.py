@@ -204,6 +204,14 @@ class TopLayer:
             with self._folder(names[:-1]) as folder:
                 copy_into(folder, names[-1], item, self._owner)
 
+    def link(self, names: Names, item: Item) -> None:
+        """As ``put``, but a file gets another name where it can: ``item`` is of a layer that nothing writes again."""
+        if item.is_file:
+            with contextlib.suppress(OSError), self._folder(names[:-1]) as folder:
+                os.link(item.name, names[-1], src_dir_fd=item.folder, dst_dir_fd=folder, follow_symlinks=False)
+                return
+        self.put(names, item)
+
     def remove(self, names: Names) -> None:
         """Removes what has the name, a folder with all in it. Raises OSError; FileNotFoundError if there is nothing."""
         if self.view.status(names) is None:
