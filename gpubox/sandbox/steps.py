@@ -24,7 +24,7 @@ import msgspec
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, Choice, Comparison, is_replacement, printable
-from gpubox.sandbox.layers import Names, TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.layers import BESIDE, Names, TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
@@ -519,7 +519,7 @@ class Steps:
             del book.steps[book.in_effect :]  # a take that failed
         known = {self._path(step).name for step in book.steps}
         for path in self.folder.iterdir():
-            if path.name not in known and path.name not in ("lock", "steps.json"):
+            if path.name not in known | BESIDE and path.name not in ("lock", "steps.json"):
                 remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _require_space(self, size: int) -> None:

@@ -91,7 +91,8 @@ class World:
 
     def policy(self, **fields: Any) -> Policy:
         """Over this world's workspace, with a layer."""
-        return Policy(**({"workspace": self.workspace, "layers": (self.top,), "wall_seconds": 20.0} | fields))
+        chosen: dict[str, Any] = {"workspace": self.workspace, "layers": (self.top,), "wall_seconds": 20.0} | fields
+        return Policy(**chosen)
 
     async def run(self, sandbox: Sandbox, program: Hostile) -> Outcome:
         """Runs the program as a model's, over this world's workspace."""

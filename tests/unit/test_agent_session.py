@@ -40,7 +40,7 @@ class Programs(Sandbox):
         self.asleep = asyncio.Event()
         self.killed = False
 
-    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"", shell: bool = False) -> Outcome:  # noqa: B008
         self.ran.append((code, policy))
         if "sleep" in code:
             self.asleep.set()

@@ -128,11 +128,8 @@ def run(context: Context, file: BinaryIO, workdir: Path | None, seconds: float |
         if outcome.output:
             output.emit_verbatim(outcome.output.removesuffix("\n"))
         unchanged = [f"{workdir} itself is unchanged."] if outcome.files_changed else []
-        for text in (
-            *outcome.about_workspace,
-            *unchanged,
-            *([f"weaker: {outcome.weakness}"] if outcome.weakness else []),
-        ):
+        weaker = [f"weaker: {outcome.weakness}"] if outcome.weakness else []
+        for text in (*outcome.about_workspace, *unchanged, *weaker):
             diagnostics.note(text)
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""
