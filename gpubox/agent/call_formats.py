@@ -47,10 +47,13 @@ def text_tool_calls(text: str, names: Sequence[str], *, quoted: bool) -> tuple[s
     """
     if not names or not text.strip():
         return text, []
+    shown_spans: list[tuple[int, int]] = []
     for pattern, read in (*_FORMS, *(_FENCES if quoted else ())):
         matches = list(islice(pattern.finditer(text), MOST_CALLS))
         if not quoted:
-            matches = [match for match in matches if not _is_quoted(text[: match.start()])]
+            shown = [match for match in matches if _is_shown(text[: match.start()])]
+            shown_spans += [match.span() for match in shown]
+            matches = [m for m in matches if not any(start <= m.start() < end for start, end in shown_spans)]
         if calls := [call for match in matches for call in read(match, names) if call]:
             return _OPENING.sub("", text[: matches[0].start()]).strip(), calls
     whole = text.strip()
@@ -61,8 +64,9 @@ def text_tool_calls(text: str, names: Sequence[str], *, quoted: bool) -> tuple[s
     return text, []
 
 
-def _is_quoted(before: str) -> bool:
+def _is_shown(before: str) -> bool:
     """Whether what follows ``before`` is shown rather than meant: in a fence, a span of code, a quotation, a table."""
+    before = _OPENING.sub("", before)
     *lines, line = before.split("\n")
     fence = ""
     for mark in filter(None, map(_FENCE.match, lines)):
