@@ -41,8 +41,6 @@ from gpubox.sandbox.taking import Exchange, Put
 from gpubox.storage import lock_file, private_folder, read_bytes, read_json, write_atomically
 
 T = TypeVar("T")
-_COARSE_CLOCK = 5
-"""CLOCK_REALTIME_COARSE of linux/time.h."""
 MAX_OPEN_LAYERS = 40
 MAX_TURNS, MAX_KEPT_BYTES = 50, 4 << 30
 """Turns that can be undone, and what their decided layers and files may hold on disk; older ones are forgotten."""
@@ -100,6 +98,10 @@ class StepResult:
     """Paths of the workspace that were put back."""
     kept: tuple[str, ...] = ()
     """Paths that the owner changed since, and that stay as they are."""
+
+
+class ChangedSince(GpuboxError):
+    """The owner changed files that an undo or a redo would write: he must say that they stay."""
 
 
 class Steps:
@@ -333,7 +335,7 @@ class Steps:
             changed = self._changed_since([put for step in steps for put in puts[step.number]], forward=forward)
             if refused := changed - set(keep):
                 names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
-                raise GpuboxError(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
+                raise ChangedSince(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
                                   "Keep your version of them, or put them back first.")  # fmt: skip
             for step in steps:
                 mine = [put for put in puts[step.number] if put.path in changed]
@@ -565,8 +567,8 @@ class Steps:
 
 
 def now_ns() -> int:
-    """The time by the clock of the files' own times, for ``note_changes``."""
-    return time.clock_gettime_ns(_COARSE_CLOCK)
+    """The time, for ``note_changes``. What the owner writes in the tick before it counts as written before it."""
+    return time.time_ns()
 
 
 def _chosen(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
