@@ -336,7 +336,7 @@ class Steps:
             if refused := changed - set(keep):
                 names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
                 raise ChangedSince(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
-                                  "Keep your version of them, or put them back first.")  # fmt: skip
+                                   "Keep your version of them, or put them back first.")  # fmt: skip
             for step in steps:
                 mine = [put for put in puts[step.number] if put.path in changed]
                 if mine:
