@@ -521,8 +521,8 @@ class Steps:
             del book.steps[book.in_effect :]  # a take that failed
         known = {self._path(step).name for step in book.steps}
         for path in self.folder.iterdir():
-            if path.name not in known and path.name not in ("lock", "steps.json"):
-                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.name not in known and path.name.isdigit():
+                remove_tree(path)
 
     def _require_space(self, size: int) -> None:
         if size > (free := shutil.disk_usage(self.folder).free) * 0.95:

@@ -19,7 +19,11 @@ from gpubox.sandbox.layers import TopLayer
 from gpubox.sandbox.spawn import layer_owner
 from gpubox.sandbox.steps import Steps
 
-GOLDEN = 1
+GOLDEN = """\
+!  .envrc   +1     runs by itself: run on entering the folder
+M  a.py     +1 −2
+D  old.txt  −1
+"""
 Capture = pytest.CaptureFixture[str]
 
 
