@@ -24,7 +24,7 @@ import msgspec
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, Choice, Comparison, is_replacement, printable
-from gpubox.sandbox.layers import BESIDE, Names, TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.layers import Names, TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
@@ -41,8 +41,6 @@ from gpubox.sandbox.taking import Exchange, Put
 from gpubox.storage import lock_file, private_folder, read_bytes, read_json, write_atomically
 
 T = TypeVar("T")
-_COARSE_CLOCK = 5
-"""CLOCK_REALTIME_COARSE of linux/time.h."""
 MAX_OPEN_LAYERS = 40
 MAX_TURNS, MAX_KEPT_BYTES = 50, 4 << 30
 """Turns that can be undone, and what their decided layers and files may hold on disk; older ones are forgotten."""
@@ -100,6 +98,10 @@ class StepResult:
     """Paths of the workspace that were put back."""
     kept: tuple[str, ...] = ()
     """Paths that the owner changed since, and that stay as they are."""
+
+
+class ChangedSince(GpuboxError):
+    """The owner changed files that an undo or a redo would write: he must say that they stay."""
 
 
 class Steps:
@@ -333,8 +335,8 @@ class Steps:
             changed = self._changed_since([put for step in steps for put in puts[step.number]], forward=forward)
             if refused := changed - set(keep):
                 names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
-                raise GpuboxError(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
-                                  "Keep your version of them, or put them back first.")  # fmt: skip
+                raise ChangedSince(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
+                                   "Keep your version of them, or put them back first.")  # fmt: skip
             for step in steps:
                 mine = [put for put in puts[step.number] if put.path in changed]
                 if mine:
@@ -519,8 +521,8 @@ class Steps:
             del book.steps[book.in_effect :]  # a take that failed
         known = {self._path(step).name for step in book.steps}
         for path in self.folder.iterdir():
-            if path.name not in known | BESIDE and path.name not in ("lock", "steps.json"):
-                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.name not in known and path.name.isdigit():
+                remove_tree(path)
 
     def _require_space(self, size: int) -> None:
         if size > (free := shutil.disk_usage(self.folder).free) * 0.95:
@@ -565,8 +567,8 @@ class Steps:
 
 
 def now_ns() -> int:
-    """The time by the clock of the files' own times, for ``note_changes``."""
-    return time.clock_gettime_ns(_COARSE_CLOCK)
+    """The time, for ``note_changes``. What the owner writes in the tick before it counts as written before it."""
+    return time.time_ns()
 
 
 def _chosen(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import random
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, unified
 from gpubox.sandbox.layers import TopLayer
+from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.spawn import layer_owner
 from gpubox.sandbox.steps import MAX_OPEN_LAYERS, Steps, now_ns
-from tests.sampling import some_of
 
 Tree = dict[str, tuple[object, ...]]
 
@@ -404,3 +407,54 @@ def test_note_changes_says_what_is_new(steps: Steps) -> None:
     assert steps.note_changes() == ("src/b.py (removed)", "x")
     layer.remove(names("x"))
     assert steps.note_changes() == ("x (removed)",)
+
+
+def test_what_real_programs_do_on_the_mount(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "tree/inner").mkdir(parents=True)
+    (workspace / "tree/inner/x").write_text("x\n")
+    before = tree(workspace)
+    with closing(Steps(workspace, tmp_path / "real.layers", layer_owner())) as steps:
+
+        def run(command: str) -> None:
+            began = now_ns()
+            policy = Policy(workspace=workspace, layers=steps.layers())
+            outcome = asyncio.run(Sandbox(Config()).run(command, policy, shell=True))
+            assert outcome.ok, outcome
+            steps.note_changes(began)
+
+        steps.begin_turn("t1")
+        run(
+            "echo more >> a.txt; rm src/b.py; rm -r tree; mkdir tree; echo y > tree/y; mv src/data.bin moved; chmod 755 a.txt"
+        )
+        run("rm a.txt; mkdir a.txt; echo z > a.txt/z; ln -s moved shortcut; mkfifo pipe; touch -d @5 tree/y")
+        steps.end_turn()
+        steps.begin_turn("t2")
+        run("test ! -e src/b.py && test ! -e tree/inner && cat a.txt/z && echo two > two && rm -r tree")
+        steps.end_turn()
+        assert tree(workspace) == before
+        assert {change.path: change.kind for change in steps.changes()} == {
+            "a.txt": "folder", "a.txt/z": "new", "moved": "new", "shortcut": "link", "src/b.py": "removed",
+            "src/data.bin": "removed", "tree/inner/x": "removed", "two": "new",
+        }  # fmt: skip
+        steps.take({"moved": None, "a.txt": None})
+        steps.begin_turn("t3")
+        run("test -f a.txt/z && test ! -e src/b.py && test -L shortcut && test ! -e tree && cat two && echo 3 > two")
+        steps.end_turn()
+        steps.take(allow=["shortcut"])
+        assert sorted(tree(workspace, times=False)) == [
+            ".",
+            "a.txt",
+            "a.txt/z",
+            "link",
+            "moved",
+            "shortcut",
+            "src",
+            "two",
+        ]
+        assert (workspace / "two").read_text() == "3\n"
+        after = tree(workspace)
+        steps.undo("t1")
+        assert tree(workspace) == before
+        while steps.can_redo:
+            steps.redo()
+        assert tree(workspace) == after

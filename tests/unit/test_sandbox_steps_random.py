@@ -117,7 +117,8 @@ def new_content(chance: random.Random, old: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", sampled(range(100)))
-def test_random_round_trips_are_equal_byte_for_byte(tmp_path: Path, seed: int) -> None:
+def test_random_round_trips_are_equal_byte_for_byte(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     chance = random.Random(seed)
     workspace, copy = tmp_path / "workspace", Plain(tmp_path / "copy")
     (workspace / OWN).mkdir(parents=True)
