@@ -182,13 +182,8 @@ def words(text: str) -> list[e.AgentEvent]:
 def opening(protocol: str = "native") -> list[Step]:
     """The first events of each turn."""
     return [
-<<<<<<< HEAD
         e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("run",), context_size_tokens=131072),
-        e.RoundStarted(1, 5),
-=======
-        e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("code_execution",), context_size_tokens=131072),
         e.RoundStarted(1, 30, 0, 65_536, 0.0, 1800.0),
->>>>>>> i24-take
         e.PrefillProgress(566, 566, 0),
     ]
 
