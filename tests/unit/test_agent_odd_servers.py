@@ -150,16 +150,16 @@ ANSWERS: dict[str, list[Play]] = {
     "an empty answer": [sse(), OK],
 }  # fmt: skip
 RUNS: dict[str, Play] = {
-    "arguments as an object": called(piece(name="code_execution", arguments={"code": "print(1)"})),
+    "arguments as an object": called(piece(name="run", arguments={"code": "print(1)"})),
     "arguments in pieces": called(
-        piece(name="code_execution", arguments=""), *(piece(arguments=letter) for letter in ARGUMENTS)
+        piece(name="run", arguments=""), *(piece(arguments=letter) for letter in ARGUMENTS)
     ),
-    "arguments null first": called(piece(name="code_execution", arguments=None), piece(arguments=ARGUMENTS)),
-    "no index": called({"function": {"name": "code_execution", "arguments": ARGUMENTS}}),
+    "arguments null first": called(piece(name="run", arguments=None), piece(arguments=ARGUMENTS)),
+    "no index": called({"function": {"name": "run", "arguments": ARGUMENTS}}),
     "an index in words": called({"index": "0", "id": 5} | {"function": CALL["function"]}),
-    "an empty id": called(call("code_execution", ARGUMENTS) | {"id": ""}),
-    "a huge id": called(call("code_execution", ARGUMENTS, identity="i" * 100_000)),
-    "the same id twice": called(call("code_execution", ARGUMENTS, 0, "a"), call("code_execution", ARGUMENTS, 1, "a")),
+    "an empty id": called(call("run", ARGUMENTS) | {"id": ""}),
+    "a huge id": called(call("run", ARGUMENTS, identity="i" * 100_000)),
+    "the same id twice": called(call("run", ARGUMENTS, 0, "a"), call("run", ARGUMENTS, 1, "a")),
     "an empty name beside it": called(CALL, call("", "{}", 1)),
     "a name null beside it": called(CALL, {"index": 1, "function": {"name": None, "arguments": None}}),
     "an unknown type": called(CALL | {"type": "custom"}),
@@ -167,7 +167,7 @@ RUNS: dict[str, Play] = {
     "after the finish reason": Play([chunk({}, finish="tool_calls"), chunk({"tool_calls": [CALL]}), DONE]),
     "with text": Play([*HI, chunk({"tool_calls": [CALL]}), CALLED, DONE]),
     "of old": Play([
-        chunk({"function_call": {"name": "code_execution", "arguments": ARGUMENTS}}),
+        chunk({"function_call": {"name": "run", "arguments": ARGUMENTS}}),
         chunk({}, finish="function_call"), DONE,
     ]),
     "in a whole answer": raw(
@@ -256,21 +256,21 @@ def test_there_are_a_hundred() -> None:
 # -- the families of calls, where the server did not read them ----------------------------------------
 
 FAMILIES = {
-    "hermes": '<tool_call>\n{"name": "code_execution", "arguments": {"code": "print(1)"}}\n</tool_call>',
-    "qwen3-coder": "<tool_call>\n<function=code_execution>\n<parameter=code>\nprint(1)\n</parameter>\n</function>\n</tool_call>",  # noqa: E501
-    "glm": "<tool_call>code_execution\n<arg_key>code</arg_key>\n<arg_value>print(1)</arg_value>\n</tool_call>",
-    "minimax": '<minimax:tool_call>\n<invoke name="code_execution">\n<parameter name="code">print(1)</parameter>\n</invoke>\n</minimax:tool_call>',  # noqa: E501
-    "harmony": '<|start|>assistant<|channel|>commentary to=functions.code_execution <|constrain|>json<|message|>{"code": "print(1)"}<|call|>',  # noqa: E501
-    "deepseek": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>code_execution<｜tool▁sep｜>{"code": "print(1)"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
-    "deepseek r1": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>code_execution\n```json\n{"code": "print(1)"}\n```<｜tool▁call▁end｜>',  # noqa: E501
-    "kimi": '<|tool_calls_section_begin|><|tool_call_begin|>functions.code_execution:0<|tool_call_argument_begin|>{"code": "print(1)"}<|tool_call_end|><|tool_calls_section_end|>',  # noqa: E501
-    "llama": '<|python_tag|>{"name": "code_execution", "parameters": {"code": "print(1)"}}',
-    "pythonic": "[code_execution(code='print(1)')]",
-    "llama 4": '<|python_start|>[code_execution(code="print(1)")]<|python_end|>',
-    "mistral": '[TOOL_CALLS]code_execution{"code": "print(1)"}',
-    "mistral of old": '[TOOL_CALLS][{"name": "code_execution", "arguments": {"code": "print(1)"}}]',
-    "gemma": '<|tool_call>call:code_execution{code:<|"|>print(1)<|"|>}<tool_call|>',
-    "json": '{"name": "code_execution", "arguments": {"code": "print(1)"}}',
+    "hermes": '<tool_call>\n{"name": "run", "arguments": {"code": "print(1)"}}\n</tool_call>',
+    "qwen3-coder": "<tool_call>\n<function=run>\n<parameter=code>\nprint(1)\n</parameter>\n</function>\n</tool_call>",  # noqa: E501
+    "glm": "<tool_call>run\n<arg_key>code</arg_key>\n<arg_value>print(1)</arg_value>\n</tool_call>",
+    "minimax": '<minimax:tool_call>\n<invoke name="run">\n<parameter name="code">print(1)</parameter>\n</invoke>\n</minimax:tool_call>',  # noqa: E501
+    "harmony": '<|start|>assistant<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"code": "print(1)"}<|call|>',  # noqa: E501
+    "deepseek": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>{"code": "print(1)"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
+    "deepseek r1": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>run\n```json\n{"code": "print(1)"}\n```<｜tool▁call▁end｜>',  # noqa: E501
+    "kimi": '<|tool_calls_section_begin|><|tool_call_begin|>functions.run:0<|tool_call_argument_begin|>{"code": "print(1)"}<|tool_call_end|><|tool_calls_section_end|>',  # noqa: E501
+    "llama": '<|python_tag|>{"name": "run", "parameters": {"code": "print(1)"}}',
+    "pythonic": "[run(code='print(1)')]",
+    "llama 4": '<|python_start|>[run(code="print(1)")]<|python_end|>',
+    "mistral": '[TOOL_CALLS]run{"code": "print(1)"}',
+    "mistral of old": '[TOOL_CALLS][{"name": "run", "arguments": {"code": "print(1)"}}]',
+    "gemma": '<|tool_call>call:run{code:<|"|>print(1)<|"|>}<tool_call|>',
+    "json": '{"name": "run", "arguments": {"code": "print(1)"}}',
 }  # fmt: skip
 
 
