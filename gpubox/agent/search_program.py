@@ -68,7 +68,7 @@ def ripgrep(want: dict[str, Any], ignore_case: bool) -> list[Match] | None:
     assert child.stdout is not None
     matches = []
     for raw in child.stdout:
-        name, _, rest = raw.decode("utf-8", "replace").partition("\0")
+        name, _, rest = decode(raw.rstrip(b"\n")).partition("\0")
         number, _, line = rest.partition(":")
         if number.isdigit():
             matches.append((os.path.normpath(name), int(number), line))
@@ -88,14 +88,19 @@ def search(regex: re.Pattern[str], want: dict[str, Any]) -> Iterator[Match]:
             continue
         if b"\0" in data[:8192]:
             continue
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError:
-            text = data.decode("latin-1")
+        text = decode(data)
         if regex.search(text):
             for number, line in enumerate(text.split("\n"), 1):
                 if regex.search(line):
                     yield path, number, line
+
+
+def decode(data: bytes) -> str:
+    """UTF-8, else Latin-1."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 def files(want: dict[str, Any]) -> Iterator[str]:

@@ -104,7 +104,7 @@ class Exchange:
         for number, put, have, want in numbered:
             with self._parent(put.names) as (folder, name):
                 if folder >= 0:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):
                         os.unlink(self._temporary, dir_fd=folder)
                 if _is(folder, name, want):
                     continue
@@ -174,6 +174,8 @@ class Exchange:
                     if not put.parent:
                         new = have is None or have.kind != "folder"
                         _set_folder(path, side / str(number) if new and (side / str(number)).is_dir() else None, want)
+                    if want.mtime_ns == path.stat().st_mtime_ns:
+                        continue
                     if want.mtime_ns:
                         os.utime(path, ns=(want.mtime_ns, want.mtime_ns))
                     else:

@@ -137,6 +137,7 @@ class SseDecoder:
             return None
         if len(line) > LINE_BYTES:
             raise LineTooLong
+        line = b"data:" + line if line.startswith(b"{") else line.removeprefix(b"\xef\xbb\xbf")  # a whole answer; a BOM
         name, colon, payload = line.partition(b":")
         payload = payload.strip()
         if colon and name == b"data" and payload == b"[DONE]":

@@ -70,7 +70,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Policy]]:
     """A tool call that printed 42."""
     ran: list[tuple[str, Policy]] = []
 
-    async def pretend(self: Sandbox, code: str, policy: Policy) -> Outcome:
+    async def pretend(self: Sandbox, code: str, policy: Policy, **more: Any) -> Outcome:
         ran.append((code, policy))
         return Outcome(0, None, "42\n", "", 0.031, "bubblewrap")
 
@@ -124,7 +124,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
         "  tools: the model's own calls (the chat template supports tool calls)",
-        "  ▸ code_execution",
+        "  ▸ run",
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
         "  │ 42",
@@ -203,45 +203,44 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
 
 
 @pytest.mark.parametrize(
-    ("approve", "made", "words"),
+    ("apply", "made", "words"),
     [
-        ("workspace", True, "was created: 6 bytes"),
-        ("never", False, "said no"),
-        (None, False, "no terminal to ask at"),
+        ("turn", True, "new      sub/new.txt  +1 -0"),
+        ("plan", False, "Plan mode: nothing is written"),
+        (None, False, "Nothing is written yet. gpubox chat take write writes it."),
     ],
 )
 def test_writing_a_file(
-    approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
+    apply: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
     programs: list[tuple[str, Policy]],
 ) -> None:  # fmt: skip
-    server = serve(says(calls=[call("write_file", json.dumps(WRITE)), runs("1", 1)]), says("Done."))
+    server = serve(says(calls=[call("write", json.dumps(WRITE)), runs("1", 1)]), says("Done."))
     work = tmp_path / "work"
     work.mkdir()
 
-    result = chat(
-        "-p", "Write.", "--url", server.url, "--workdir", str(work), *(["--approve", approve] if approve else [])
-    )
+    result = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), *(["--apply", apply] if apply else []))
 
     assert result.code == 0
     assert words in result.err
     assert (work / "sub/new.txt").is_file() == made
     assert programs[0][1].workspace == work
-    assert programs[0][1].read_only == (approve != "workspace")
     assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [
-        "code_execution", "list_files", "read_file", "search_files", "write_file", "edit_file",
+        "list", "read", "search", "edit", "write", "run", "test", "ask", "done",
     ]  # fmt: skip
 
 
-def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path) -> None:
-    server = serve(says(calls=[call("write_file", json.dumps(WRITE))]), says("Done."))
+def test_the_diff_is_part_of_the_output(serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path) -> None:
+    server = serve(says(calls=[call("write", json.dumps(WRITE))]), says("Done."))
     work = tmp_path / "work"
     work.mkdir()
 
     result = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
 
-    (request,) = [event for event in result.events if event["event"] == "question_asked"]
-    assert request["question"]["text"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
-    assert [e["output"]["ended_by"] for e in result.events if e["event"] == "tool_finished"] == ["denied"]
+    (finished,) = [event for event in result.events if event["event"] == "tool_finished"]
+    assert finished["output"]["diff"] == "--- /dev/null\n+++ sub/new.txt\n@@ -0,0 +1,1 @@\n+hello"
+    assert [event["files"] for event in result.events if event["event"] == "files_changed"] == [
+        [{"path": "sub/new.txt", "kind": "new", "added": 1, "removed": 0}]
+    ]
 
 
 def test_a_home_as_workspace_needs_a_word(
@@ -475,10 +474,10 @@ def test_where_answer_and_remarks_are_one_screen_a_fenced_program_stands_there_o
     monkeypatch.setattr("gpubox.cli.output.is_terminal", lambda: one_screen)
     lines = TextTurnOutput()
     lines.show(TextDelta("I run it:\n```python\nprint(1)\n```\n"))
-    lines.show(ToolRequested(ToolCall("c", "code_execution", {}, "print(1)")))
+    lines.show(ToolRequested(ToolCall("c", "run", {}, "print(1)")))
 
     out, err = capfd.readouterr()
-    assert (out + err).count("print(1)") == times and "▸ code_execution" in err
+    assert (out + err).count("print(1)") == times and "▸ run" in err
 
 
 def test_looking_at_chats_needs_no_http_and_no_screen(paths: Paths) -> None:

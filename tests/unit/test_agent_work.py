@@ -266,7 +266,6 @@ async def test_the_test_command_is_asked_for_once_and_runs_after_turns_that_chan
         assert "tested" in outputs(events)[0] and "[exit code 2]" in outputs(events)[0]
         (tested,) = (event for event in events if isinstance(event, TestFinished))
         assert (tested.command, tested.output.ok) == ("make test", True)
-        assert "left" not in [change.path for change in await chat.changes() if change.kind == "x"]
         assert not [event for event in await ask(chat, "Nothing?") if isinstance(event, TestFinished)]
         await ask(chat, "Again.")
         assert len(desk.questions) == 1
