@@ -22,6 +22,9 @@ ENV = {
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",  # for the Pythons that the program starts
     "PYTHONUTF8": "1",
+    "GIT_CONFIG_COUNT": "1",  # the owner's repository belongs to another user than the program
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
 }
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "sbin")
 _DEVICES = ("null", "zero", "full", "random", "urandom")

@@ -13,7 +13,7 @@ from gpubox.agent.chat_files import ChatSummary, SearchHit
 from gpubox.agent.chat_log import ChatLog, ChatSettings, HeadMoved, SettingsChanged, Turn, TurnHeader
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
-from gpubox.agent.tools import Approve, ToolCall, ToolOutput
+from gpubox.agent.tools import AskOwner, Question, ToolCall, ToolOutput
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -26,7 +26,7 @@ Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[
 SERVING = ServerEndpoint("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
 
 CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
-CALL = ToolCall("call-1", "code_execution", {"code": CODE}, CODE)
+CALL = ToolCall("call-1", "run", {"code": CODE}, CODE)
 OUTPUT = ToolOutput(
     "Traceback (most recent call last):\n  File \"main.py\", line 4, in <module>\nValueError: invalid literal for "
     "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, isolation="bubblewrap",
@@ -41,6 +41,7 @@ DIFF = "".join(
         BEFORE.splitlines(keepends=True), AFTER.splitlines(keepends=True), "a/src/durations.py", "b/src/durations.py"
     )
 )
+QUESTION = Question("network", DIFF, call=WRITE)
 READ = ToolCall("call-3", "read_file", {"path": "samples/durations.txt"})
 SAMPLES = ToolOutput(
     "".join(f"{line}: job {line} took {line % 9}h{line % 60}m\n" for line in range(1, 501)), seconds=0.002
@@ -94,7 +95,7 @@ def words(text: str) -> list[e.AgentEvent]:
 def opening(protocol: str = "native") -> list[Step]:
     """The first events of each turn."""
     return [
-        e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("code_execution",), context_size_tokens=131072),
+        e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("run",), context_size_tokens=131072),
         e.RoundStarted(1, 5),
         e.PrefillProgress(566, 566, 0),
     ]
@@ -134,9 +135,9 @@ def reading_turn() -> list[Step]:
 class FakeChat(Chat):
     """One open chat; ``service`` has the script of the next turn."""
 
-    def __init__(self, service: FakeChats, approve: Approve, log: ChatLog) -> None:
+    def __init__(self, service: FakeChats, ask: AskOwner, log: ChatLog) -> None:
         super().__init__(service.paths, service.config)
-        self.service, self.approve, self.log = service, approve, log
+        self.service, self.ask, self.log = service, ask, log
         self.closed = False
         self.stopped = asyncio.Event()
 
@@ -228,8 +229,8 @@ class FakeChats(Chats):
             if text.casefold() in turn.header.text.casefold()
         ]
 
-    async def open(self, name: str, approve: Approve) -> FakeChat:
-        chat = FakeChat(self, approve, self.logs[name] if name else ChatLog(""))
+    async def open(self, name: str, ask: AskOwner) -> FakeChat:
+        chat = FakeChat(self, ask, self.logs[name] if name else ChatLog(""))
         self.opened.append(chat)
         return chat
 
