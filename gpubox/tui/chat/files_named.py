@@ -17,8 +17,6 @@ from gpubox.units import small_size
 
 MAX_NAMES = 20_000
 """Names of a workspace that the picker knows."""
-LEFT_OUT = {".git", "node_modules", ".venv", "venv", "__pycache__", ".mypy_cache", ".pytest_cache", "target"}
-"""Folders that the picker leaves out; a path that is typed is read all the same."""
 MAX_LINES, MAX_CHARACTERS, MAX_FILES = 200, 8_000, 8
 """Of one file, and of one prompt."""
 MAX_READ_BYTES = 1 << 20
@@ -51,6 +49,8 @@ def with_name(before: str, path: str) -> str:
 
 def workspace_names(view: View) -> list[str]:
     """The paths of files, and of folders with a slash at the end; nearest first, at most MAX_NAMES."""
+    from gpubox.agent.file_tools import SKIPPED_FOLDERS  # a path that is typed is read all the same
+
     names: list[str] = []
     level: list[tuple[str, ...]] = [()]
     while level and len(names) < MAX_NAMES:
@@ -60,7 +60,7 @@ def workspace_names(view: View) -> list[str]:
                 items = (item for item in folder.items() if item.name.isprintable())  # no other name can be typed
                 for item in sorted(items, key=lambda item: item.name):
                     path = "/".join((*folder_names, item.name))
-                    if item.is_folder and item.name not in LEFT_OUT:
+                    if item.is_folder and item.name not in SKIPPED_FOLDERS:
                         below.append((*folder_names, item.name))
                         names.append(f"{path}/")
                     elif item.is_file:
