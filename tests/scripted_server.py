@@ -30,6 +30,8 @@ class Play:
     """After the lines nothing comes, until the client leaves."""
     drop: bool = False
     """After the lines the connection is cut."""
+    raw: list[bytes] = field(default_factory=list)
+    """The whole answer as bytes on the wire, instead of all else; then the connection is closed."""
 
 
 def chunk(delta: dict[str, Any] | None, **more: Any) -> bytes:
@@ -85,8 +87,8 @@ def call(name: str, arguments: str, index: int = 0, identity: str = "") -> dict[
 
 
 def runs(code: str, index: int = 0, identity: str = "") -> dict[str, Any]:
-    """A good native call of code_execution."""
-    return call("code_execution", json.dumps({"code": code}), index, identity)
+    """A good native call of run."""
+    return call("run", json.dumps({"code": code}), index, identity)
 
 
 def refuses(status: int, message: str, **more: Any) -> Play:
@@ -152,6 +154,11 @@ class ScriptedServer:
 
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         play = self.plays.pop(0) if self.plays else refuses(500, "the script is over")
+        if play.raw:
+            for piece in play.raw:
+                writer.write(piece)
+                await writer.drain()
+            return
         if play.status != 200:
             await _answer(
                 writer, play.status, play.body, f"Retry-After: {play.retry_after}\r\n" * bool(play.retry_after)

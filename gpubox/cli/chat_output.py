@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from gpubox import units
@@ -35,7 +36,7 @@ class TextTurnOutput:
         """Whether the next character of the answer begins a line."""
         self._thinking_tokens = 0
         self._one_screen = diagnostics.stderr_is_terminal() and output.is_terminal()
-        self._text_since_call = ""
+        self._text_since_call = self._take_hint = ""
 
     def begin(self, chat: Chat) -> None:
         """Prints which model answers in which chat."""
@@ -43,6 +44,8 @@ class TextTurnOutput:
         model = (endpoint.profile_name or endpoint.model or endpoint.base_url) if endpoint else ""
         build = f" ({endpoint.build})" if endpoint and endpoint.build else ""
         diagnostics.note(f"{model}{build} answers in chat {chat.name}")
+        if chat.settings.apply == "ask":
+            self._take_hint = f"  Nothing is written yet. gpubox chat take {shlex.quote(chat.name)} writes it."
 
     def show(self, event: events.AgentEvent) -> None:
         """Prints one event."""
@@ -66,6 +69,14 @@ class TextTurnOutput:
                 changed = event.output.files_changed
                 files = f"files: {', '.join(changed[:8])}{' …' if len(changed) > 8 else ''}" if changed else ""
                 self._note(tool_result_line(event.output, files))
+                _note_block(event.output.text)
+            case events.FilesChanged():
+                for file in event.files:
+                    self._note(f"  {file.kind:<8} {sanitize_line(file.path)}  +{file.added} -{file.removed}")
+                if self._take_hint:
+                    self._note(self._take_hint)
+            case events.TestFinished():
+                self._note(tool_result_line(event.output, event.command))
                 _note_block(event.output.text)
             case events.Notice():
                 self._note(f"  ! {event.text}")

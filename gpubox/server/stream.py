@@ -100,7 +100,7 @@ async def _chunks(response: httpx.Response, url: str, silence_seconds: float) ->
     finished = False
     received = response.aiter_bytes()
     try:
-        async for data in received:
+        async for data in _with_last_line(received):
             for chunk in decoder.feed(data):
                 if chunk.error:
                     raise StreamError(f"The server reported an error: {chunk.error}", transient=True)
@@ -126,6 +126,12 @@ async def _chunks(response: httpx.Response, url: str, silence_seconds: float) ->
             transient=True,
         )
     raise StreamError("The server closed the connection in the middle of its answer.", transient=True)
+
+
+async def _with_last_line(received: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for data in received:
+        yield data
+    yield b"\n"
 
 
 async def _drain(received: AsyncIterator[bytes]) -> None:

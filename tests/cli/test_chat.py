@@ -20,7 +20,7 @@ import pytest
 
 from gpubox.agent.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tools import Question, ToolCall
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
@@ -70,7 +70,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Policy]]:
     """A tool call that printed 42."""
     ran: list[tuple[str, Policy]] = []
 
-    async def pretend(self: Sandbox, code: str, policy: Policy) -> Outcome:
+    async def pretend(self: Sandbox, code: str, policy: Policy, **more: Any) -> Outcome:
         ran.append((code, policy))
         return Outcome(0, None, "42\n", "", 0.031, "bubblewrap")
 
@@ -124,7 +124,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
         "  tools: the model's own calls (the chat template supports tool calls)",
-        "  ▸ code_execution",
+        "  ▸ run",
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
         "  │ 42",
@@ -203,45 +203,44 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
 
 
 @pytest.mark.parametrize(
-    ("approve", "made", "words"),
+    ("apply", "made", "words"),
     [
-        ("workspace", True, "was created: 6 bytes"),
-        ("never", False, "not allow"),
-        (None, False, "no terminal to ask at"),
+        ("turn", True, "new      sub/new.txt  +1 -0"),
+        ("plan", False, "Plan mode: nothing is written"),
+        (None, False, "Nothing is written yet. gpubox chat take write writes it."),
     ],
 )
 def test_writing_a_file(
-    approve: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
+    apply: str | None, made: bool, words: str, serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path,
     programs: list[tuple[str, Policy]],
 ) -> None:  # fmt: skip
-    server = serve(says(calls=[call("write_file", json.dumps(WRITE)), runs("1", 1)]), says("Done."))
+    server = serve(says(calls=[call("write", json.dumps(WRITE)), runs("1", 1)]), says("Done."))
     work = tmp_path / "work"
     work.mkdir()
 
-    result = chat(
-        "-p", "Write.", "--url", server.url, "--workdir", str(work), *(["--approve", approve] if approve else [])
-    )
+    result = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), *(["--apply", apply] if apply else []))
 
     assert result.code == 0
     assert words in result.err
     assert (work / "sub/new.txt").is_file() == made
     assert programs[0][1].workspace == work
-    assert programs[0][1].read_only == (approve != "workspace")
     assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [
-        "code_execution", "list_files", "read_file", "search_files", "write_file", "edit_file",
+        "list", "read", "search", "edit", "write", "run", "test", "ask", "done",
     ]  # fmt: skip
 
 
-def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path) -> None:
-    server = serve(says(calls=[call("write_file", json.dumps(WRITE))]), says("Done."))
+def test_the_diff_is_part_of_the_output(serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path) -> None:
+    server = serve(says(calls=[call("write", json.dumps(WRITE))]), says("Done."))
     work = tmp_path / "work"
     work.mkdir()
 
     result = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
 
-    (request,) = [event for event in result.events if event["event"] == "approval_requested"]
-    assert request["diff"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
-    assert [e["output"]["ended_by"] for e in result.events if e["event"] == "tool_finished"] == ["denied"]
+    (finished,) = [event for event in result.events if event["event"] == "tool_finished"]
+    assert finished["output"]["diff"] == "--- /dev/null\n+++ sub/new.txt\n@@ -0,0 +1,1 @@\n+hello"
+    assert [event["files"] for event in result.events if event["event"] == "files_changed"] == [
+        [{"path": "sub/new.txt", "kind": "new", "added": 1, "removed": 0}]
+    ]
 
 
 def test_a_home_as_workspace_needs_a_word(
@@ -301,12 +300,12 @@ def test_a_server_that_refuses_is_one_sentence(serve: Serve, chat: Callable[...,
 
 
 def test_a_limit_is_exit_1_and_says_which(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any]) -> None:
-    server = serve(says(calls=[runs("print(1)")]), says(calls=[runs("print(2)")]))
+    server = serve(says(calls=[runs("print(1)")]), says(calls=[runs("print(2)")]), says("So far."))
 
     result = chat("-p", "Hi.", "--url", server.url, "--max-rounds", "2")
 
     assert result.code == 1
-    assert "used all its requests" in result.err
+    assert "used all its rounds" in result.err and "So far." in result.out
     assert "--max-rounds" in result.err
 
 
@@ -443,10 +442,9 @@ async def test_the_owner_is_asked_at_the_terminal(
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
     approval = ApprovalPrompt(True)
-    approval.folder = "/home/me/code"
     approval.call_shown.set()
-    assert await approval(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
-    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nMay it write this into /home/me/code?")
+    assert (await approval(Question("network", "+\x1b[2Jnew\n-old"))).yes is allowed
+    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nType y for yes, or why not, and Enter.")
 
 
 def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(
@@ -476,10 +474,10 @@ def test_where_answer_and_remarks_are_one_screen_a_fenced_program_stands_there_o
     monkeypatch.setattr("gpubox.cli.output.is_terminal", lambda: one_screen)
     lines = TextTurnOutput()
     lines.show(TextDelta("I run it:\n```python\nprint(1)\n```\n"))
-    lines.show(ToolRequested(ToolCall("c", "code_execution", {}, "print(1)")))
+    lines.show(ToolRequested(ToolCall("c", "run", {}, "print(1)")))
 
     out, err = capfd.readouterr()
-    assert (out + err).count("print(1)") == times and "▸ code_execution" in err
+    assert (out + err).count("print(1)") == times and "▸ run" in err
 
 
 def test_looking_at_chats_needs_no_http_and_no_screen(paths: Paths) -> None:

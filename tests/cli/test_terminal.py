@@ -192,7 +192,7 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         ],
         "logs": [(), ("--json",), ("--grep", ONE_LINE), (ONE_LINE,), ("-n", "500")],
         "chat": [
-            ("-p", HOSTILE, "--name", chat, *at), ("-p", "hi", "--continue", chat, "--approve", "workspace", *at, "--json"),
+            ("-p", HOSTILE, "--name", chat, *at), ("-p", "hi", "--continue", chat, "--apply", "turn", *at, "--json"),
             ("-p", "hi", "--name", ONE_LINE, *at), ("-p", "hi", "--set", ONE_LINE, *at), ("-p", "hi"), ("-p", HOSTILE, "--json"),
         ],
         "chat ls": [(), ("--json",)],

@@ -17,7 +17,7 @@ from gpubox.agent.events import AgentEvent, Message, RoundFinished, TextDelta, T
 from gpubox.agent.journal import ChatJournal
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tool_runner import CodeExecution
+from gpubox.agent.run_tools import Programs, RunTool
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy
@@ -45,7 +45,7 @@ async def _turn(url: str, conversation: Conversation, text: str, settings: Agent
     if (await sandbox.confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     conversation.add(Message("user", text))
-    tool = CodeExecution(sandbox, Policy(wall_seconds=60))
+    tool = RunTool(Programs(sandbox, policy=Policy(wall_seconds=60)))
     async with asyncio.timeout(200), connect(url) as client:
         return [event async for event in AgentLoop().run(conversation, settings, [tool], client)]
 

@@ -20,7 +20,7 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import Message, RoundFinished, RoundTiming, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tool_runner import CodeExecution
+from gpubox.agent.run_tools import Programs, RunTool
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
@@ -55,7 +55,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     print(f"{'problem':14} {'rounds':>6} {'wall s':>8} {'server s':>9} {'tool s':>7} {'left %':>7} {'again':>7}  end")
     async with connect(arguments.url) as client:
         for problem in load(arguments.problems)[: arguments.count]:
-            timings, end = await turn(client, problem["prompt"], settings, CodeExecution(sandbox, Policy()))
+            timings, end = await turn(client, problem["prompt"], settings, RunTool(Programs(sandbox, policy=Policy())))
             rounds += enumerate(timings, 1)
             wall, server, tool = seconds(timings)
             share = (wall - server - tool) / max(wall - tool, 1e-9)
@@ -72,7 +72,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 async def turn(
-    client: LlamaClient, prompt: str, settings: AgentSettings, tool: CodeExecution
+    client: LlamaClient, prompt: str, settings: AgentSettings, tool: RunTool
 ) -> tuple[list[RoundTiming], str]:
     """The timings of one problem's rounds, and why the turn ended. Each problem is a conversation of its own."""
     timings: list[RoundTiming] = []

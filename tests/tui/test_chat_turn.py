@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpubox.agent import events as e
 from gpubox.agent.chat_log import Turn, TurnHeader
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.tui.chat.turn import TurnView, code_snippets, stored_turn_view
+from gpubox.tui.chat.snippets import code_snippets
+from gpubox.tui.chat.turn import TurnView, stored_turn_view
 from gpubox.tui.chat.turn_parts import AnswerPart, ThinkingPart, ToolCallPart, time_shares, waterfall
 from gpubox.tui.styled_lines import cell_width
 from tests.tui.fake_chat import ANSWER, CALL, CODE, OUTPUT, ROUND_1, TOTALS, coding_turn, opening
@@ -30,9 +31,9 @@ def test_a_whole_turn() -> None:
         "❯ Parse 1h30m",
         "qwen   b11434",
         "▸ thought for ~412 tokens, 5.9 s",
-        "code_execution · bubblewrap · 38 ms · exit 1",
+        "run · bubblewrap · 38 ms · exit 1",
         "│ ValueError: invalid literal",
-        "round 1/5   70.4 tok/s while writing   draft 98%   prompt 566 read, 0 reused",
+        "round 1/30   70.4 tok/s while writing   draft 98%   prompt 566 read, 0 reused",
         "The first attempt fails on mixed units",
         "turn 15.7 s   1,032 tok   70.7 tok/s while writing   65.7 with waiting",
         "1 tool call, 1 failed",
@@ -85,7 +86,7 @@ def test_a_failed_turn_shows_a_hint_and_keeps_its_text() -> None:
     view = played(*opening(), e.TextDelta("Half an answer"), e.ToolRequested(CALL), failed)
     shown = drawn(view)
     assert "Half an answer" in shown and "✗ It went away [/foo]." in shown and "^r asks again." in shown
-    assert "code_execution · stopped" in shown and view.over and view.failed
+    assert "run · stopped" in shown and view.over and view.failed
 
 
 def test_the_end_reason_of_a_turn_is_shown() -> None:
@@ -134,7 +135,7 @@ def test_an_interrupted_turn_is_marked() -> None:
 
 
 def test_tool_calls_fold_long_code_and_output() -> None:
-    call = ToolCall("c", "code_execution", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
+    call = ToolCall("c", "run", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
     output = ToolOutput(
         "\n".join(f"line {i}" for i in range(300)), isolation="none", ended_by="memory", dropped_bytes=5000
     )

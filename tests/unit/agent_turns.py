@@ -14,15 +14,16 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, Notice, TextDelta, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
 from gpubox.server.client import connect
 from tests.scripted_server import ScriptedServer
 
 
 class Echo:
-    """code_execution that returns its program instead of running it."""
+    """run that returns its program instead of running it."""
 
-    name = "code_execution"
+    name = "run"
+    max_characters = 8000
     description = "Runs Python."
     parallel_safe = True
     parameters: dict[str, Any] = {  # noqa: RUF012
@@ -35,8 +36,8 @@ class Echo:
         self.text, self.ok = text, ok
         self.codes: list[str] = []
 
-    def diff(self, call: ToolCall) -> str:
-        return ""
+    def question(self, call: ToolCall) -> Question | None:
+        return None
 
     async def run(self, call: ToolCall) -> ToolOutput:
         self.codes.append(call.code)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from gpubox.cli import diagnostics, output
+from gpubox.cli.chat_changes import VERBS
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.errors import ExitCode, UsageError
@@ -34,14 +35,14 @@ class ChatGroup(Verbs):
 @click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
 @click.option(
-    "--workdir", metavar="FOLDER", help="The workspace: the model may read and change its files. [default: none]"
+    "--workdir", metavar="FOLDER", help="The workspace: the model reads its files, and you take what it changes. [default: none]"
 )
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as workspace.")
-@click.option("--approve", "approvals", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
-              help="Allow file changes: ask (each time), workspace (always in the workspace) or never. "
+@click.option("--apply", type=click.Choice(["ask", "turn", "plan"]), metavar="WHEN",
+              help="Take what it changed: ask (you do, after the turn), turn (at its end) or plan (it changes nothing). "
               "[default: ask]")  # fmt: skip
 @click.option("--max-rounds", "rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
-              help="Allow N requests to the model in each turn. [default: 5]")  # fmt: skip
+              help="Ask to go on after N requests to the model. [default: 30]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=PlainHelpOption,
               help="Allow N tokens per answer, thinking included.")  # fmt: skip
 @click.option("--tools/--no-tools", default=None, help="Let the model run code and change files. [default: --tools]")
@@ -98,7 +99,7 @@ def command(
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--workdir", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path), metavar="FOLDER",
-    help="The workspace. [default: an empty one, removed afterwards]",
+    help="The folder that it sees; what it changes there is thrown away. [default: an empty one]",
 )  # fmt: skip
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
@@ -110,12 +111,10 @@ def run(context: Context, file: BinaryIO, workdir: Path | None, seconds: float |
     """Run the Python program FILE (- for stdin) in the sandbox that the chat uses.
 
     It has no network, sees only its workspace, and has limits of time and memory. Exits 6 if the program fails or
-    is stopped.
+    is stopped. The files that it changed are named; the folder itself stays as it is.
     """
-    import asyncio
-
+    from gpubox.cli.sandboxed import run_over
     from gpubox.sandbox.policy import Policy
-    from gpubox.sandbox.runner import Sandbox
 
     code = file.read(_MAX_PROGRAM_BYTES + 1)
     if len(code) > _MAX_PROGRAM_BYTES:
@@ -123,13 +122,15 @@ def run(context: Context, file: BinaryIO, workdir: Path | None, seconds: float |
     policy = Policy(workspace=workdir)
     if seconds is not None:
         policy = replace(policy, wall_seconds=seconds, cpu_seconds=max(1, int(seconds + 1)))
-    outcome = asyncio.run(Sandbox(context.config).run(code.decode("utf-8", "surrogateescape"), policy))
+    outcome = run_over(context.config, code.decode("utf-8", "surrogateescape"), policy)
     if as_json:
         output.emit_json(json_fields(outcome, "ok", "weakness"))
     else:
         if outcome.output:
             output.emit_verbatim(outcome.output.removesuffix("\n"))
-        for text in (*outcome.about_workspace, *([f"weaker: {outcome.weakness}"] if outcome.weakness else [])):
+        unchanged = [f"{workdir} itself is unchanged."] if outcome.files_changed else []
+        weaker = [f"weaker: {outcome.weakness}"] if outcome.weakness else []
+        for text in (*outcome.about_workspace, *unchanged, *weaker):
             diagnostics.note(text)
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""
@@ -251,3 +252,7 @@ def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
 
 def _print_result(as_json: bool, name: str | None, text: str) -> None:
     output.emit_result(text, {**output.error_values(None), "chat": name, "message": text}, as_json=as_json)
+
+
+for _verb in VERBS:
+    command.add_command(_verb)

@@ -74,7 +74,6 @@ def run_checks(context: Context) -> Iterator[Finding]:
     yield _sandbox(context)
     if context.config.notify.addresses:
         yield _notifications(context)
-    yield from _quarantine()
     yield from _folders(context)
     yield from _servers(context)
 
@@ -171,16 +170,6 @@ def _sandbox(context: Context) -> Finding:
         text = f"weaker: {confinement.detail} ({confinement.problem}); {confinement.weakness}"
         return Finding("sandbox", "warn", text, confinement.hint)
     return Finding("sandbox", "ok", f"{confinement.detail}; {confinement.memory}")
-
-
-def _quarantine() -> Iterator[Finding]:
-    from gpubox.sandbox.quarantine import default_quarantine_folder
-
-    folder = default_quarantine_folder()
-    lists = sorted(folder.glob("*/from.txt"))
-    if lists:
-        text = f"a program wrote files that your tools would have run ({len(lists)} times); they are now in {folder}"
-        yield Finding("sandbox", "warn", text, f"{lists[-1]} lists the last ones. You may delete the folder.")
 
 
 def _folders(context: Context) -> Iterator[Finding]:
