@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +225,7 @@ async def shorten(
     events: list[AgentEvent] = []
     server = ScriptedServer(*plays, context=context)
     async with server, connect(server.url) as client:
-        await compact(conversation, AgentSettings(), [Echo()], client, events.append, time.perf_counter)
+        await compact(conversation, AgentSettings(), [Echo()], client, events.append)
     return events, server
 
 
@@ -265,11 +264,17 @@ async def test_the_new_prompt_is_read_ahead_and_the_next_question_continues_it()
     await long_chat(conversation, 4)
     await shorten(conversation, says("Four things."))
     server = ScriptedServer(says(".", prompt=30, cached=500), says("ok"))
+    server.slots = [{"id": 0, "is_processing": False}]
     async with server, connect(server.url) as client:
-        timing = await read_ahead(conversation, AgentSettings(), [Echo()], client, time.perf_counter)
+        timing = await read_ahead(conversation, AgentSettings(), [Echo()], client)
     assert timing.cached_tokens == 500 and conversation.server_cache_tokens == 530
     ahead = server.bodies[0]
-    assert ahead["max_tokens"] == 1 and ahead["n_cache_reuse"] and ahead["messages"][-1]["content"] == "..."
+    assert (
+        ahead["max_tokens"] == 1
+        and ahead["n_cache_reuse"]
+        and ahead["id_slot"] == 0
+        and ahead["messages"][-1]["content"] == "..."
+    )
     result = await run_turn(ScriptedServer(says("ok")), "Next?", tools=[Echo()], conversation=conversation)
     assert result.bodies[0]["messages"][:-1] == ahead["messages"][:-1] and "n_cache_reuse" not in result.bodies[0]
 
