@@ -30,7 +30,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Answer, AskOwner, Question, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
-from tests.scripted_server import FENCED, Play, ScriptedServer, refuses, runs, says
+from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
 from tests.unit.agent_turns import Echo, run_turn
 
 SUMMARY_START = SUMMARY_REQUEST[:30]
@@ -151,6 +151,20 @@ async def test_done_ends_the_turn_with_its_text(caps: dict[str, bool] | None) ->
     result = await run_turn(ScriptedServer(says("ok"), caps=caps), "more", conversation=result.conversation)
     contents = [message["content"] for message in result.bodies[0]["messages"]]
     assert FINISHED_OUTPUT in contents[-3] and contents[-2:] == ["All 3 tests pass.", "more"]
+
+
+async def test_a_call_that_was_too_many_runs_when_it_is_made_again() -> None:
+    tool = Echo()
+    calls = [runs(f"print({number})", number, f"a{number}") for number in range(9)]
+    again = says(calls=[runs("print(8)", 0, "b")], finish="tool_calls")
+    result = await run_turn(ScriptedServer(says(calls=calls), again, says("ok")), tools=[tool])
+    assert len(tool.codes) == 9 and tool.codes[-1] == "print(8)" and result.notices == []
+
+
+async def test_the_same_wrong_call_again_and_again_ends_the_turn() -> None:
+    wrong = [says(calls=[call("code_execution", "{]", 0, f"c{number}")], finish="tool_calls") for number in range(9)]
+    result = await run_turn(ScriptedServer(*wrong), tools=[Echo()])
+    assert result.finished.reason == "repetition" and len(result.bodies) == 3
 
 
 # -- what is typed meanwhile -------------------------------------------------------------------------
