@@ -129,7 +129,8 @@ async def test_the_clock_stops_while_any_of_several_questions_is_open() -> None:
 
 
 async def test_an_answer_is_the_output_of_the_call_that_asks() -> None:
-    for answer, text in ((Answer(True, "left"), "left"), (Answer(False, "ask me later"), "no: ask me later")):
+    no = "no: ask me later"
+    for answer, text in ((Answer(True, "left"), "left"), (Answer(False, no[4:]), no), (Answer(False), "you assumed.")):
         tool = Asking()
         tool.kind = "ask"
         _, ask = answering(answer)
