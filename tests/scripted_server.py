@@ -114,8 +114,6 @@ class ScriptedServer:
         """A client closed its stream before the end."""
         self.streaming = asyncio.Event()
         """The lines of an answer that hangs are out."""
-        self.slots: list[dict[str, Any]] | None = None
-        """The answer of ``/slots``, if it has one."""
         self.url = ""
         self.stale = False
         """Connections are kept after a stream, and closed when something is sent on them."""
@@ -143,8 +141,6 @@ class ScriptedServer:
                 await _answer(writer, 200, {"status": "ok"})
             elif head.startswith("GET /props"):
                 await _answer(writer, 200, self._props)
-            elif head.startswith("GET /slots") and self.slots is not None:
-                await _answer(writer, 200, self.slots)
             elif head.startswith("GET "):
                 await _answer(writer, 404, {})
             elif head.startswith("POST /tokenize"):

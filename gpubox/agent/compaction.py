@@ -128,16 +128,18 @@ def _summary_tokens(context_tokens: int) -> int:
 
 
 def _kept_from(messages: Sequence[Message], context_tokens: int) -> int:
-    """Where the last whole turns begin that fit; in the middle of a turn, the last whole rounds."""
+    """Where the last whole turns begin that fit; if none does in the middle of a turn, its last whole rounds."""
     in_turn = bool(messages) and messages[-1].role == "tool"
-    start, tokens = len(messages), 0
+    turn_start, round_start, tokens = None, len(messages), 0
     for index in range(len(messages) - 1, -1, -1):
         tokens += _tokens(messages[index : index + 1])
         if tokens > KEPT_SHARE * context_tokens or messages[index].fixed:
             break
-        if messages[index].role == "user" or (in_turn and messages[index].role == "assistant"):
-            start = index
-    return start
+        if messages[index].role == "user":  # the server moves only what follows the fixed part as it did before
+            turn_start = index
+        elif in_turn and messages[index].role == "assistant":
+            round_start = index
+    return round_start if turn_start is None else turn_start
 
 
 def _droppable(messages: Sequence[Message], start: int) -> list[Message]:

@@ -169,10 +169,10 @@ class RunningTurn:
             used_up = budget.used_up(self._round, self._timings.generated_tokens)
             if used_up and not await self._may_go_on():
                 return used_up if self.ask is nobody else await self._last_reply(requester, used_up)
+            left = budget.tokens - self._timings.generated_tokens  # a summary may use them up
             await compact_in_turn(requester, self.settings.max_tokens, self._question)
             self._add_queued()
             self._start_round()
-            left = budget.tokens - self._timings.generated_tokens
             reply = await requester.request(self._round, min(self.settings.max_tokens, left))
             if reply.repetitive:
                 return self._end_repetitive(reply)

@@ -95,7 +95,7 @@ class ToolRunner:
                 self._emit(QuestionAsked(question))
                 answer = await self._ask_owner(question)
                 if question.kind == "ask" or not answer.yes:
-                    return _answer_output(answer)
+                    return _answer_output(question, answer)
             return await tool.run(call)
         except GpuboxError as error:
             self._emit(Notice("refused", str(error)))
@@ -106,10 +106,12 @@ class ToolRunner:
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
 
 
-def _answer_output(answer: Answer) -> ToolOutput:
+def _answer_output(question: Question, answer: Answer) -> ToolOutput:
     if answer.yes:
         return ToolOutput(answer.text or "Yes.")
     text = f"The owner said no: {answer.text}" if answer.text else "The owner said no."
+    if question.kind == "ask" and not answer.text:
+        text = "The owner does not answer. Decide yourself, and say what you assumed."
     return ToolOutput(text, ok=False, ended_by="denied")
 
 

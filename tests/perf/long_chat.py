@@ -46,7 +46,6 @@ class RealServer(ScriptedServer):
         self.real, self.answers, self.reuse = real, answers, reuse
         self.asides: list[int] = []
         """Tokens that the requests of compactions read."""
-        self.slots = [{"id": 0, "is_processing": False}]
         self._props = json.loads(urllib.request.urlopen(f"{real}/props").read())
 
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
