@@ -14,7 +14,7 @@ import msgspec
 
 from gpubox.line_diff import line_diff
 from gpubox.sandbox.changes import Change, printable
-from gpubox.sandbox.layers import Names, View
+from gpubox.sandbox.layers import Names, TopLayer, View
 from gpubox.sandbox.states import (
     Bases,
     State,
@@ -147,3 +147,23 @@ def composed(view: View, names: Names, hunks: Collection[int]) -> bytes:
     """The workspace's content of a file with these hunks made. Raises OSError."""
     before, after = (read_item(each, names) for each in (View(view.folders[-1:]), view))
     return line_diff(before, after).compose(hunks)
+
+
+def lay(layer: TopLayer, view: View, names: Names, content: bytes | None) -> None:
+    """Gives a layer what the view has at ``names``, or a file with another content. Raises OSError."""
+    for depth in range(1, len(names) + 1):
+        above = names[:depth]
+        with view.folder(above[:-1]) as folder:
+            item = folder.find(above[-1])
+            if item is None:
+                return
+            if depth < len(names):
+                below = layer.view.status(above)
+                if below and not stat.S_ISDIR(below.st_mode):
+                    layer.remove(above)
+                if below is None or not stat.S_ISDIR(below.st_mode):
+                    layer.put(above, item)
+            elif content is not None:
+                layer.write(names, content, stat.S_IMODE(item.status.st_mode))
+            else:
+                layer.link(names, item)

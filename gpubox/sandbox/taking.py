@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from gpubox.sandbox.layers import Names, View
-from gpubox.sandbox.states import State, is_still, names_of, open_file, state_of
+from gpubox.sandbox.states import State, content_of, is_still, names_of, open_file, state_of
 from gpubox.storage import copy_attributes, sync_folder
 
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -247,3 +247,22 @@ def _set_folder(path: Path, like: Path | None, state: State) -> None:
                 os.close(descriptor)
     if stat.S_IMODE(path.stat().st_mode) != state.mode:
         path.chmod(state.mode)
+
+
+def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str]:
+    """The paths of which the workspace has neither the one side nor the other. ``puts`` in the order of their steps."""
+    changed: set[str] = set()
+    states: dict[str, State | None] = {}
+    exchange = Exchange(workspace, workspace, [])
+    for put in puts:
+        have, want = (put.before, put.after) if forward else (put.after, put.before)
+        if put.parent:
+            continue
+        if put.path in states:
+            same = content_of(states[put.path]) == content_of(have)
+        else:
+            same = exchange.has(put.names, have) or exchange.has(put.names, want)
+        if not same:
+            changed.add(put.path)
+        states[put.path] = want
+    return changed
