@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MAX_BYTES = 1 << 30
 
 
-class Step(msgspec.Struct):
+class StepRecord(msgspec.Struct):
     """A turn or a decision."""
 
     number: int
@@ -29,11 +29,11 @@ class Step(msgspec.Struct):
     kept_bytes: int = 0
 
 
-class Book(msgspec.Struct):
+class StepBook(msgspec.Struct):
     """steps.json"""
 
     workspace: str
-    steps: list[Step] = []
+    steps: list[StepRecord] = []
     in_effect: int = 0
     target: int = 0
     """Where ``in_effect`` is going."""

@@ -8,7 +8,6 @@ way to another number ``target`` says where to, and whoever opens the folder nex
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
@@ -20,21 +19,18 @@ from typing import Any, Literal, TypeVar
 
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, is_replacement, printable, unit_of
+from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, printable, unit_of
 from gpubox.sandbox.layers import TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
     Bases,
-    emptied_folders,
-    item_status,
     layer_entries,
     names_of,
-    walk,
 )
-from gpubox.sandbox.step_book import Book, Step, errors, read_record, write_record
-from gpubox.sandbox.take_plan import Plan, composed, lay
-from gpubox.sandbox.taking import Exchange, Put, changed_since
+from gpubox.sandbox.step_book import StepBook, StepRecord, errors, read_record, write_record
+from gpubox.sandbox.take_plan import TakePlan, composed, lay_rest
+from gpubox.sandbox.taking import FileExchange, Put, changed_since
 from gpubox.storage import lock_file, private_folder
 
 T = TypeVar("T")
@@ -227,12 +223,12 @@ class Steps:
             return TakeResult((), left)
         step = self._new_step("decision", self.can_undo)
         with errors("What you take"):
-            plan = Plan(self.view(), self._path(step) / "after", self._bases())
+            plan = TakePlan(self.view(), self._path(step) / "after", self._bases())
             for path, hunks in chosen.items():
                 plan.add(changes[path], hunks)
             plan.add_folders()
             self._require_space(plan.size)
-            exchange = Exchange(self.workspace, self._path(step), plan.stage())
+            exchange = FileExchange(self.workspace, self._path(step), plan.stage())
             if others := exchange.save(forward=True):
                 raise GpuboxError(
                     f"You changed {printable(others[0].path)} just now: nothing was taken.", "Look again."
@@ -328,7 +324,7 @@ class Steps:
             step = book.steps[book.in_effect if forward else book.in_effect - 1]
             puts = self._read(step, "puts", list[Put])
             if puts:
-                exchange = Exchange(self.workspace, self._path(step), puts)
+                exchange = FileExchange(self.workspace, self._path(step), puts)
                 try:
                     if not book.saved:
                         exchange.save(forward=forward)
@@ -363,52 +359,30 @@ class Steps:
 
     def _lay_rest(
         self,
-        step: Step,
+        step: StepRecord,
         rest: Mapping[str, Change],
         contents: Mapping[str, bytes],
         bases: Bases,
         taken: Collection[str],
     ) -> None:
         """Makes the layer of what is still open. ``contents`` and ``bases``: where they are new."""
-        up, view, known = self._path(step) / "up", self.view(), self._bases()
+        up, known = self._path(step) / "up", self._bases()
         up.mkdir()
         up.chmod(0o755)
         if self.owner is not None:
             os.chown(up, self.owner, self.owner)
-        layer = TopLayer(View([up, self.workspace]), self.owner)
-        removed = {names_of(path) for path in rest if item_status(view, names_of(path)) is None}
-        also = {names for names in map(names_of, taken) if item_status(view, names) is None}
-        hidden = removed | emptied_folders(removed | also, view, self._live)
-        for path in sorted(rest):
-            names = names_of(path)
-            if names in removed:
-                top = next(names[:depth] for depth in range(1, len(names) + 1) if names[:depth] in hidden)
-                over = (item_status(view, top[:depth]) for depth in range(1, len(top)))
-                if all(status is None or stat.S_ISDIR(status.st_mode) for status in over):
-                    with contextlib.suppress(FileNotFoundError):
-                        layer.remove(top)
-                continue
-            if is_replacement(rest[path]) and layer.view.status(names):
-                layer.remove(names)
-            lay(layer, view, names, contents.get(path))
-            if rest[path].kind == "folder" and rest[path].runs_by_itself:
-                for inner, _ in walk(view, names):
-                    lay(layer, view, inner, None)
-        for names in map(names_of, taken):
-            made = item_status(View([up]), names)
-            if made and stat.S_ISDIR(made.st_mode):
-                lay(layer, view, names, None)  # the workspace is about to get its mode
+        lay_rest(TopLayer(View([up, self.workspace]), self.owner), self.view(), rest, contents, taken)
         step.has_layer = any(up.iterdir())
         self._write(step, "bases", {path: bases.get(path, known.get(path)) for path in rest})
 
     # The book and its folders
 
     @property
-    def _in_effect(self) -> list[Step]:
+    def _in_effect(self) -> list[StepRecord]:
         return self._book.steps[: self._book.in_effect]
 
     @property
-    def _open(self) -> list[Step]:
+    def _open(self) -> list[StepRecord]:
         """The steps whose layers count: from the last decision on."""
         steps = self._in_effect
         last = max((at for at, step in enumerate(steps) if step.kind == "decision"), default=0)
@@ -421,12 +395,12 @@ class Steps:
             bases |= self._step_bases(step)
         return bases
 
-    def _step_bases(self, step: Step) -> Bases:
+    def _step_bases(self, step: StepRecord) -> Bases:
         if step.number not in self._known_bases:
             self._known_bases[step.number] = self._read(step, "bases", Bases) or {}
         return self._known_bases[step.number]
 
-    def _path(self, step: Step) -> Path:
+    def _path(self, step: StepRecord) -> Path:
         return self.folder / f"{step.number:06}"
 
     def _require_rest(self) -> None:
@@ -435,9 +409,9 @@ class Steps:
             raise GpuboxError("The turn is not over yet.", "Wait for its end, or stop it.")
         self._travel()
 
-    def _new_step(self, kind: Literal["turn", "decision"], turn_id: str) -> Step:
+    def _new_step(self, kind: Literal["turn", "decision"], turn_id: str) -> StepRecord:
         self._book.last_number += 1
-        step = Step(self._book.last_number, kind, turn_id, now_ns())
+        step = StepRecord(self._book.last_number, kind, turn_id, now_ns())
         with errors(f"{self.folder}"):
             remove_tree(self._path(step))
             private_folder(self._path(step))
@@ -445,7 +419,7 @@ class Steps:
                 private_folder(self._path(step) / side)
         return step
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: StepRecord) -> None:
         """The next step: what was undone is forgotten."""
         self._book.steps[self._book.in_effect :] = [step]
         self._book.origin, self._book.target = self._book.in_effect, self._book.in_effect + 1
@@ -466,24 +440,24 @@ class Steps:
                 f"The disk of {self.folder} has {units.file_size(free)} left: {units.file_size(size)} are needed."
             )
 
-    def _read_book(self) -> Book:
-        book = read_record(self.folder / "steps.json", Book) or Book(str(self.workspace))
+    def _read_book(self) -> StepBook:
+        book = read_record(self.folder / "steps.json", StepBook) or StepBook(str(self.workspace))
         if book.workspace == str(self.workspace):
             return book
         self._book = book
         if book.in_effect != book.target or self.layers():
             raise GpuboxError(f"Changes of this chat wait for your decision in {printable(book.workspace)}.",
                               "Use that workspace, and take or drop them.")  # fmt: skip
-        return Book(str(self.workspace), last_number=book.last_number)
+        return StepBook(str(self.workspace), last_number=book.last_number)
 
     def _write_book(self) -> None:
         with errors(f"{self.folder}"):
             write_record(self.folder / "steps.json", self._book)
 
-    def _read(self, step: Step, name: str, kind: type[T]) -> T | None:
+    def _read(self, step: StepRecord, name: str, kind: type[T]) -> T | None:
         return read_record(self._path(step) / f"{name}.json", kind)
 
-    def _write(self, step: Step, name: str, value: Any) -> None:
+    def _write(self, step: StepRecord, name: str, value: Any) -> None:
         """Raises OSError."""
         if name == "bases":
             self._known_bases[step.number] = value

@@ -43,7 +43,7 @@ class Put(msgspec.Struct):
         return names_of(self.path)
 
 
-class Exchange:
+class FileExchange:
     """The puts of one step, in both directions."""
 
     def __init__(self, workspace: Path, folder: Path, puts: list[Put]) -> None:
@@ -253,7 +253,7 @@ def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str
     """The paths of which the workspace has neither the one side nor the other. ``puts`` in the order of their steps."""
     changed: set[str] = set()
     states: dict[str, State | None] = {}
-    exchange = Exchange(workspace, workspace, [])
+    exchange = FileExchange(workspace, workspace, [])
     for put in puts:
         have, want = (put.before, put.after) if forward else (put.after, put.before)
         if put.parent:
