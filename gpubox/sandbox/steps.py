@@ -327,7 +327,7 @@ class Steps:
                 exchange = FileExchange(self.workspace, self._path(step), puts)
                 try:
                     if not book.saved:
-                        exchange.save(forward=forward)
+                        exchange.save(forward=forward, turning_back=book.turning_back)
                         self._write(step, "puts", puts)
                         book.saved = True
                         self._write_book()
@@ -338,6 +338,7 @@ class Steps:
                     self._turn_back(error, forward=forward)
             book.in_effect += 1 if forward else -1
             book.saved = False
+            book.turning_back = book.turning_back and book.in_effect != book.target
             self._write_book()
         return refused
 
@@ -351,8 +352,6 @@ class Steps:
         book.target, book.saved, book.turning_back = book.origin, False, True
         self._write_book()
         self._travel()
-        book.turning_back = False
-        self._write_book()
         self._remove_strays()
         raise GpuboxError(f"{self.workspace} cannot be changed: {reason}. All files are as they were.",
                           "Check the owner of its folders and the free disk space.")  # fmt: skip
@@ -433,6 +432,8 @@ class Steps:
         for path in self.folder.iterdir():
             if path.name not in known and path.name.isdigit():
                 remove_tree(path)
+            elif path.name.startswith("steps.json."):  # a kill cut it off
+                path.unlink()
 
     def _require_space(self, size: int) -> None:
         if size > (free := shutil.disk_usage(self.folder).free) * 0.95:

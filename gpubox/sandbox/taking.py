@@ -51,10 +51,11 @@ class FileExchange:
         self.before, self.after = folder / "before", folder / "after"
         self._temporary = f".gpubox-{folder.name}.tmp"
 
-    def save(self, *, forward: bool) -> list[Put]:
+    def save(self, *, forward: bool, turning_back: bool = False) -> list[Put]:
         """Copies what the workspace has, to go back to it. Returns the puts of which it has something else.
 
-        Those that are there already need no copy. Raises OSError.
+        Those that are there already need no copy. ``turning_back``: it was changed by what could not be ended. Raises
+        OSError.
         """
         others: list[Put] = []
         side = self.before if forward else self.after
@@ -66,7 +67,9 @@ class FileExchange:
                         others.append(put)
                     continue
                 state = state_of(folder, name) if have else None
-                if state and have and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns) and want:
+                if state and have and state.kind == "folder" and turning_back:
+                    state = have  # its time is of what is now undone
+                elif state and have and want and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns):
                     want = msgspec.structs.replace(want, mtime_ns=0)  # the owner was in it: its time is his
                 if state and not put.parent:
                     self._save(folder, name, state, side / str(number))

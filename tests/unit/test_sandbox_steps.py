@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -15,7 +16,7 @@ import pytest
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, unified
-from gpubox.sandbox.layers import TopLayer
+from gpubox.sandbox.layers import TopLayer, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import layer_owner
@@ -462,3 +463,56 @@ def test_what_real_programs_do_on_the_mount(workspace: Path, tmp_path: Path) -> 
         while steps.can_redo:
             steps.redo()
         assert tree(workspace) == after
+
+
+@pytest.mark.parametrize("action", ["take", "undo", "redo"])
+def test_an_error_in_the_middle_leaves_all_files_as_they_were(
+    workspace: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    with turn(steps) as layer:
+        for path in ("a.txt", "src/b.py", "src/data.bin", "z/new"):
+            layer.write(names(path), b"new\n")
+    if action != "take":
+        steps.take()
+    if action == "redo":
+        steps.undo()
+    before, left = tree(workspace), paths(steps)
+    real, count = os.rename, 0
+
+    def full(*args: object, **named: object) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*args, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", full)
+        with pytest.raises(GpuboxError, match=r"No space left on device\. All files are as they were"):
+            getattr(steps, action)()
+    assert tree(workspace) == before
+    assert paths(steps) == left
+    getattr(steps, action)()
+    assert (workspace / "z/new").exists() == (action != "undo")
+
+
+def test_folders_of_any_depth_and_modes_end_nothing(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("ok"), b"ok\n")
+        with layer._folder(("deep",)) as folder:
+            inner = os.dup(folder)
+        for _ in range(1500):
+            os.mkdir("d", 0o700, dir_fd=inner)
+            below = os.open("d", os.O_RDONLY, dir_fd=inner)
+            os.close(inner)
+            inner = below
+        os.close(inner)
+        layer.write(names("dark/x"), b"x\n", 0)
+        (layer.path / "dark").chmod(0)
+        layer.write(names("mute"), b"mute\n", 0)
+    assert "ok" in paths(steps)
+    steps.take({"ok": None, "mute": None})
+    assert (workspace / "mute").stat().st_mode & 0o777 == 0
+    steps.undo()
+    assert not (workspace / "ok").exists()
+    remove_tree(steps.folder)  # too deep for pytest
