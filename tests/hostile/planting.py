@@ -178,6 +178,9 @@ HARMLESS = {
 }
 HARMLESS |= {"folder to .GIT", "killed in the middle", "all is moved", "all is removed"}
 """Those that need not run anything where nothing confines them, or only where the sandbox's Python is the owner's."""
+SOURCE = {"truncate a store", "append to a store", "store through another name", "where a link of the owner's leads"}
+SOURCE |= {"module of Python's", "package of Python's", "package before a module", "python in folders"}
+"""Those that change nothing but source or text, which the owner reads in the diff and runs himself."""
 OBEYED = (
     "*/.vscode/*", "*/.idea/*", "*.code-workspace", "*/.exrc", "*/.nvim.lua", "*/.dir-locals.el", "*/.zed/*", "*.sublime-project",
     "*/.lvimrc", "*/.editorsettings/*", "*/AGENTS.md", "*/CLAUDE.md", "*/GEMINI.md", "*/.cursorrules", "*/.cursor/*", "*/.kiro/*",
