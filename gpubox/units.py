@@ -31,6 +31,13 @@ def file_size(value: float | None) -> str:
     return f"{value / 1e6:.0f} MB"
 
 
+def small_size(value: int) -> str:
+    """Bytes of a source file or a picture, as ``file_size`` counts: 812 bytes, 12.3 kB, 1.4 MB."""
+    if value < 1000:
+        return f"{value} byte{'s' * (value != 1)}"
+    return f"{value / 1e3:.1f} kB" if value < 999_950 else f"{value / 1e6:.1f} MB"
+
+
 def rate(value: float | None) -> str:
     """Tokens per second, three significant figures."""
     if value is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gpubox import units
+from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
 from gpubox.sandbox.layers import Folder, Item, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
@@ -116,6 +117,30 @@ def _mode_words(change: Change) -> str:
 _UNKNOWN = State("other")
 
 
+def chosen_paths(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
+    """Each path with its hunks (``None``: all of it), those that belong together completed. Raises UsageError."""
+    chosen: dict[str, frozenset[int] | None] = {}
+    for path, hunks in (dict.fromkeys(changes) if choice is None else choice).items():
+        change = changes.get(path)
+        if change is None:
+            raise UsageError(f"{printable(path)} has no change that waits.", "Look at the changes again.")
+        if hunks is not None and not hunks <= set(range(len(change.hunks))):
+            raise UsageError(f"{printable(path)} has {len(change.hunks)} hunks, counted from 0.")
+        if hunks is None or len(hunks) == len(change.hunks):
+            chosen |= dict.fromkeys(unit_of(changes, path))
+        elif hunks:
+            chosen.setdefault(path, hunks)
+    return chosen
+
+
+def unit_of(changes: Mapping[str, Change], path: str) -> set[str]:
+    """The changes that only make sense together: all in a folder that takes another thing's place, or gives it up."""
+    parts = path.split("/")
+    above = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    top = next((each for each in above if each in changes and is_replacement(changes[each])), None)
+    return {path} if top is None else {each for each in changes if each == top or each.startswith(f"{top}/")}
+
+
 class Comparison:
     """The merged View beside the workspace as it is now."""
 
@@ -131,7 +156,7 @@ class Comparison:
         while pending:
             pending += self._compare_folder(pending.pop())
         for top in [path for path, change in self._changes.items() if is_replacement(change)]:
-            unit = [path for path in self._changes if path == top or path.startswith(f"{top}/")]
+            unit = unit_of(self._changes, top)
             conflict = next((text for path in unit if (text := self._changes[path].conflict)), "")
             for path in unit:  # all are taken, or none
                 self._changes[path] = replace(self._changes[path], conflict=self._changes[path].conflict or conflict)

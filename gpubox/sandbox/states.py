@@ -226,3 +226,10 @@ def emptied_folders(removed: Collection[Names], view: View, live: View) -> set[N
                 if all((*names, name) in gone for name in os.listdir(folder.descriptors[0])):  # noqa: PTH208
                     gone.add(names)
     return gone - set(removed)
+
+
+def content_of(state: State | None) -> tuple[object, ...]:
+    """What must be equal for two states to be the same."""
+    if state is None or state.kind == "folder":
+        return (state and state.kind,)
+    return (state.kind, state.target) if state.kind == "link" else (state.kind, state.mode, state.digest)

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from gpubox.sandbox.layers import Names, View
-from gpubox.sandbox.states import State, is_still, names_of, open_file, state_of
+from gpubox.sandbox.states import State, content_of, is_still, names_of, open_file, state_of
 from gpubox.storage import copy_attributes, sync_folder
 
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -43,7 +43,7 @@ class Put(msgspec.Struct):
         return names_of(self.path)
 
 
-class Exchange:
+class FileExchange:
     """The puts of one step, in both directions."""
 
     def __init__(self, workspace: Path, folder: Path, puts: list[Put]) -> None:
@@ -104,7 +104,7 @@ class Exchange:
         for number, put, have, want in numbered:
             with self._parent(put.names) as (folder, name):
                 if folder >= 0:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):
                         os.unlink(self._temporary, dir_fd=folder)
                 if _is(folder, name, want):
                     continue
@@ -174,6 +174,8 @@ class Exchange:
                     if not put.parent:
                         new = have is None or have.kind != "folder"
                         _set_folder(path, side / str(number) if new and (side / str(number)).is_dir() else None, want)
+                    if want.mtime_ns == path.stat().st_mtime_ns:
+                        continue
                     if want.mtime_ns:
                         os.utime(path, ns=(want.mtime_ns, want.mtime_ns))
                     else:
@@ -245,3 +247,22 @@ def _set_folder(path: Path, like: Path | None, state: State) -> None:
                 os.close(descriptor)
     if stat.S_IMODE(path.stat().st_mode) != state.mode:
         path.chmod(state.mode)
+
+
+def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str]:
+    """The paths of which the workspace has neither the one side nor the other. ``puts`` in the order of their steps."""
+    changed: set[str] = set()
+    states: dict[str, State | None] = {}
+    exchange = FileExchange(workspace, workspace, [])
+    for put in puts:
+        have, want = (put.before, put.after) if forward else (put.after, put.before)
+        if put.parent:
+            continue
+        if put.path in states:
+            same = content_of(states[put.path]) == content_of(have)
+        else:
+            same = exchange.has(put.names, have) or exchange.has(put.names, want)
+        if not same:
+            changed.add(put.path)
+        states[put.path] = want
+    return changed

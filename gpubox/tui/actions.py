@@ -16,6 +16,7 @@ class Scope(StrEnum):
     ANYWHERE = "anywhere"
     DASHBOARD = "on the dashboard"
     CHAT = "in the chat"
+    DIFF = "in the diff"
     BENCH = "on the Bench screen"
     MODELS = "on the models screen"
     LIST = "in the profile list"
@@ -39,6 +40,7 @@ class Effect(StrEnum):
 
 _MOVES, _OPENS, _CHANGES, _DESTROYS, _DECIDES = Effect
 _D, _C, _B, _M, _E, _T = Scope.DASHBOARD, Scope.CHAT, Scope.BENCH, Scope.MODELS, Scope.EDITOR, Scope.TRIAL
+_DIFF = Scope.DIFF
 _G, _CONNECT, _ADVICE, _ALL = Scope.CLIENTS, Scope.CONNECT, Scope.ADVICE, Scope.ANYWHERE
 
 
@@ -69,6 +71,8 @@ class Action:
     label_typing: str = ""
     """Replaces ``key_label`` while a text input has the focus."""
     palette: bool = True
+    slash: str = ""
+    """What runs it in the prompt of the chat, behind a slash."""
     changes_server: bool = False
     """Refused on a server that gpubox did not start."""
 
@@ -212,7 +216,7 @@ ACTIONS = (
     Action("help", "question_mark,f1", "Help", "Keys, terms, marks and file locations. While you type: F1.",
            _ALL, _OPENS, 3, "help", words="keys keyboard shortcuts hotkeys manual documentation docs how meaning "
            "glossary menu",
-           label_typing="F1"),
+           slash="help", label_typing="F1"),
     Action("command_palette", "ctrl+p", "Command palette", "Finds actions, profiles, terms and files by plain words.",
            _ALL, _OPENS, 16, "palette", palette=False),
     Action("theme", "", "Change the colours", "Another theme, which is remembered. `theme` in config.toml sets it for "
@@ -239,11 +243,31 @@ ACTIONS = (
            "chat"),
     Action("chat_search", "slash", "Search all chats", "Searches names and texts.", _C, _MOVES, command="chat search",
            words="find conversations"),
+    Action("chat_diff", "ctrl+d,d", "Show what changed, and decide", "The changes that wait: take all, some files or "
+           "some hunks, or drop them and say why. Enter in an empty prompt does the same.", _C, _OPENS, 1, "diff",
+           "chat diff", slash="diff", words="changes files hunks review accept apply reject approve patch"),
+    Action("chat_undo", "u", "Undo the last turn", "Its files are as before, also those that were taken, and the "
+           "model no longer knows of it.", _C, _CHANGES, 3, "undo", "chat undo", slash="undo", words="revert back "
+           "restore mistake oops"),
+    Action("chat_redo", "", "Redo the turn that was undone", "Its files and its place in the conversation come back.",
+           _C, _CHANGES, command="chat redo", slash="redo", words="again forward", bound=False),
+    Action("chat_test", "", "Run the project's tests", "Over the files as the model sees them.", _C, _CHANGES,
+           slash="test", words="pytest check verify", bound=False),
+    Action("chat_commit", "", "Commit what was taken", "Proposes a message, which can be changed. Uses your git.",
+           _C, _CHANGES, slash="commit", words="git save message", bound=False),
+    Action("chat_plan", "p", "Plan only, or write again", "While planning the model writes nothing, and its programs "
+           "only read the workspace.", _C, _CHANGES, slash="plan", words="mode read only apply ask turn"),
+    Action("chat_model", "", "Switch the model", "Shows the profiles; Enter starts one. The chat goes on with it, "
+           "which reads all of it again.", _C, _OPENS, slash="model", words="profile change another", bound=False),
+    Action("chat_compact", "", "Shorten the conversation", "A summary stands for all but the last turns. Shows the "
+           "cost and asks first.", _C, _CHANGES, slash="compact", words="summary context full compress", bound=False),
+    Action("chat_share", "", "Write the chat to a file", "One Markdown file with the prompts, the answers and the "
+           "diffs.", _C, _CHANGES, slash="share", words="export markdown save post", bound=False),
     Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new chat",
-           words="conversation clear reset fresh empty start"),
-    Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, "
-           "approvals and limits. An empty field means the default.", _C, _OPENS, 5, "settings", words="temperature "
-           "top-p reasoning thinking turn off on stop folder tools"),
+           slash="new", words="conversation clear reset fresh empty start"),
+    Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, what "
+           "becomes of changes, and limits. An empty field means the default.", _C, _OPENS, 5, "settings",
+           words="temperature top-p reasoning thinking turn off on stop folder tools apply ask plan"),
     Action("chat_fold", "ctrl+o,o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
            _C, _MOVES, 2, "unfold all", words="show hide reasoning expand collapse"),
     Action("chat_retry", "ctrl+r,r", "Ask the last prompt again", "The previous answer is kept. If the server "
@@ -262,6 +286,16 @@ ACTIONS = (
            "Asks first.", _C, _DESTROYS, command="chat rm", words="remove erase conversation", bound=False),
     Action("chat_back", "escape", "Stop the answer, or go back", "What it wrote is kept. Closes the list or the edit; "
            "then returns to the dashboard.", _C, _MOVES, 4, "stop, back", palette=False),
+    Action("diff_take", "t", "Take what is marked", "Writes it into the workspace. Asks by name about what runs by "
+           "itself; a conflict is never overwritten. Undoing the turn undoes this, too.", _DIFF, _CHANGES, 1, "take",
+           "chat take", words="accept apply yes"),
+    Action("diff_mark", "space", "Mark a file or a hunk", "On a file: all of it.", _DIFF, _MOVES, 2, "mark",
+           words="select choose toggle", palette=False),
+    Action("diff_mark_all", "a", "Mark all, or none", "All but what is in doubt.", _DIFF, _MOVES, 3, "all or none",
+           palette=False),
+    Action("diff_drop", "d", "Drop what is marked", "The model no longer sees it. You may say why, and it reads that.",
+           _DIFF, _CHANGES, 4, "drop, say why", "chat drop", words="reject refuse no discard"),
+    Action("diff_back", "escape", "Decide later", "The changes wait.", _DIFF, _MOVES, 5, "later", palette=False),
     Action("bench_open", "enter", "Show only the report", "esc returns to the list.",
            _B, _OPENS, 1, "report", "bench show", palette=False),
     Action("bench_plan", "n", "Plan a run", "Kind, profile and options; shows what the run will do before it "
@@ -372,27 +406,6 @@ ACTIONS = (
              panes=pane.name, bound=False) for pane in PANES if pane.key),
 )  # fmt: skip
 
-IN_A_SHELL = (
-    ("engines build --version latest", "Builds the newest llama-server from source. `gpubox engines` lists them.",
-     "update upgrade install compile llama.cpp llama-server engine version newest"),
-    ("export PROFILE --as systemd", "Writes a profile as a systemd unit, a script (sh) or for llama-swap.",
-     "export settings profile unit service script backup"),
-    ("serve --install", "Starts the gateway when this machine boots, and keeps it running (systemd).",
-     "boot start autostart automatic login service daemon reboot gateway"),
-    ("keys add NAME", "Makes a key for a client. `gpubox keys list` lists the keys and what they used.",
-     "make api key token password limit quota secret"),
-    ("web", "Shows this screen in a browser, to whoever has a key.", "browser phone tablet remote http dashboard"),
-    ("doctor", "Checks what this machine has and what is missing.", "check install driver cuda setup health missing"),
-    ("doctor --notify", "Sends a test to the addresses under [notify] in config.toml.",
-     "notify notification alert mail ntfy webhook message crashes"),
-    ("fit PROFILE", "Predicts whether a profile fits into the memory; `--solve n-cpu-moe` finds the flag's value.",
-     "fits memory predict plan oom enough"),
-    ("status --record FILE", "Records all readings; `gpubox --replay FILE` plays them.", "record replay bug capture"),
-    ("demo", "Runs a small model, without a GPU.", "example sample tiny"),
-    ("completion bash", "Prints the script that completes command lines; also for zsh and fish.", "tab complete shell"),
-)  # fmt: skip
-"""Verbs that no action performs: (command, what it does, what somebody may call it). The palette copies them."""
-
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
 OPENS_INPUT = {"search", "edit_search"}
 """Bound with priority: letters typed right behind "/" must reach the search, not the list, where Enter switches.
@@ -409,8 +422,14 @@ WORKSHOP_ACTIONS = frozenset({
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_models")
+CHAT_COMMANDS = frozenset(f"chat_{name}" for name in (
+    "diff", "undo", "redo", "test", "commit", "plan", "model", "compact", "share", "copy_code", "save_code",
+    "copy_answer", "branch", "rename", "delete",
+))  # fmt: skip
+"""Actions of the chat screen that its ChatCommands, Snippets and StoredChats perform."""
 _NOT_IN_BAR = {
-    Scope.CHAT: (*_SCREENS, "back"), Scope.BENCH: (), Scope.MODELS: ("show_models",),
+    Scope.CHAT: (*_SCREENS, "back"), Scope.DIFF: (*_SCREENS, "back", "menu"), Scope.BENCH: (),
+    Scope.MODELS: ("show_models",),
     Scope.CLIENTS: (*_SCREENS, "back"), Scope.CONNECT: (*_SCREENS, "back"),
     Scope.EDITOR: (*_SCREENS, "back"), Scope.TRIAL: (*_SCREENS, "back", "menu"),
     Scope.ADVICE: (*_SCREENS, "back"),
@@ -442,11 +461,19 @@ def action_name(action: Action) -> str:
         return f"app.show('{action.id.removeprefix('show_')}')"
     if action.id in WORKSHOP_ACTIONS:
         return f"app.workshop('{action.id}')"
+    if action.id in CHAT_COMMANDS:
+        return f"command('{action.id.removeprefix('chat_')}')"
     if action.id in ("hold", "connect", "clients_hold", "clients_connect", "clients_toggle"):
         return f"app.gateway('{action.id.removeprefix('clients_')}')"
     if action.id == "theme":
         return "app.change_theme"
     return f"app.{action.id}" if action.id in _APP_ACTIONS else action.id
+
+
+def slash_actions() -> dict[str, Action]:
+    """The actions that a command in the prompt of the chat runs, by its name."""
+    actions = sorted((action for action in ACTIONS if action.slash), key=lambda action: action.scope is not Scope.CHAT)
+    return {action.slash: action for action in actions}
 
 
 def key_bar_actions(scope: Scope) -> list[Action]:

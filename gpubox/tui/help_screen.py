@@ -24,11 +24,21 @@ from gpubox.views.marks import PROFILES, STATE_WORDS
 
 LEFT_CELLS, TITLE_CELLS = 8, 42
 TITLES = {
-    Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen",
+    Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.DIFF: "Keys in the diff",
+    Scope.BENCH: "Keys on the Bench screen",
     Scope.EDITOR: "Keys in the editor", Scope.TRIAL: "Keys of a trial",
     Scope.MODELS: "Keys on the models screen", Scope.CLIENTS: "Keys on the Clients screen",
     Scope.CONNECT: "Keys while connecting a client", Scope.ADVICE: "Keys in the advice",
 }  # fmt: skip
+
+
+PROMPT = (
+    ("/", "At the start: the commands. A list completes them."),
+    ("@path", "Adds the text of a file, within bounds, or the names in a folder. A few letters find a path."),
+    ("@image.png", "Adds an image, for a model that sees. A terminal passes on no pixels: save a screenshot to a file "
+     "first, and paste or drop its path."),
+    ("⏎", "While the model works: queues the prompt, which is sent when its step is done."),
+)  # fmt: skip
 
 
 class HelpPage(ScrollKeys, VerticalScroll, can_focus=True):
@@ -71,6 +81,7 @@ class HelpScreen(Dialog[None]):
             actions = [a for a in ACTIONS if (a.scope if a.scope in TITLES else Scope.ANYWHERE) is scope]
             yield Static(Content.styled(TITLES[scope], "bold"), markup=False)
             yield Static(Content("\n").join([*map(_key_line, actions), Content("")]), markup=False, classes="keys")
+        yield from _table("The prompt of the chat", [(left, right, "$primary") for left, right in PROMPT])
         yield from _table("Terms", [(name, figure.meaning, "bold") for name, figure in FIGURES.items()])
         states = [
             (f"{glyph} {STATE_WORDS.get(name, name)}", meaning, colour)

@@ -18,7 +18,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import ACTIONS, IN_A_SHELL, Scope
+from gpubox.tui.actions import ACTIONS, Scope
 from gpubox.tui.dialogs import ChoiceList, Dialog, FieldsScreen
 from gpubox.tui.styled_lines import shorten
 from gpubox.views.figures import FIGURES, explain
@@ -46,7 +46,28 @@ LEAST_LIKENESS, LEAST_TYPED = 0.8, 4
 HERE = 0.06
 """What an action of the present screen counts more."""
 ROWS_SHOWN = 60
-OPENED_BY_ANOTHER = {Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE}
+IN_A_SHELL = (
+    ("engines build --version latest", "Builds the newest llama-server from source. `gpubox engines` lists them.",
+     "update upgrade install compile llama.cpp llama-server engine version newest"),
+    ("export PROFILE --as systemd", "Writes a profile as a systemd unit, a script (sh) or for llama-swap.",
+     "export settings profile unit service script backup"),
+    ("serve --install", "Starts the gateway when this machine boots, and keeps it running (systemd).",
+     "boot start autostart automatic login service daemon reboot gateway"),
+    ("keys add NAME", "Makes a key for a client. `gpubox keys list` lists the keys and what they used.",
+     "make api key token password limit quota secret"),
+    ("web", "Shows this screen in a browser, to whoever has a key.", "browser phone tablet remote http dashboard"),
+    ("doctor", "Checks what this machine has and what is missing.", "check install driver cuda setup health missing"),
+    ("doctor --notify", "Sends a test to the addresses under [notify] in config.toml.",
+     "notify notification alert mail ntfy webhook message crashes"),
+    ("fit PROFILE", "Predicts whether a profile fits into the memory; `--solve n-cpu-moe` finds the flag's value.",
+     "fits memory predict plan oom enough"),
+    ("status --record FILE", "Records all readings; `gpubox --replay FILE` plays them.", "record replay bug capture"),
+    ("demo", "Runs a small model, without a GPU.", "example sample tiny"),
+    ("completion bash", "Prints the script that completes command lines; also for zsh and fish.", "tab complete shell"),
+)  # fmt: skip
+"""Verbs that no action performs: (command, what it does, what somebody may call it). The palette copies them."""
+
+OPENED_BY_ANOTHER = {Scope.DIFF, Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE}
 """Screens that lie on another one: elsewhere nothing can run their actions."""
 
 

@@ -33,6 +33,9 @@ COLOURS = {
     "code-number": ("#d8a657", "#8a5c0a"),
     "code-name": ("#6db3c4", "#1f6f84"),
     "code-builtin": ("#8fa5b8", "#4a657d"),
+    # what lies under the lines of a diff
+    "diff-added": ("#15251b", "#e2f3e0"),
+    "diff-removed": ("#2a1a1c", "#fae5e2"),
     # quiet text, borders, the border of the focused pane, the graphs of tg and pp, the highlighted row
     "quiet": ("#7f8a97", "#66707b"),
     "line": ("#2c3540", "#d5dae0"),

@@ -1,5 +1,7 @@
 """The words, marks, rows and JSON of values, once for the screen and the verbs. Nothing here reads, prints or draws.
 
+changes.py    what a turn changed, and what became of it
+chat_markdown.py  a chat as one Markdown document
 clients.py    the gateway's clients and their requests
 connect.py    which models the gateway offers to a client, and the client's settings
 documents.py  a title, a verdict, tables, charts and notes: as rows, Markdown, CSV, JSON or SVG

@@ -53,6 +53,17 @@ CHECKS: Mapping[str, Mark] = {
 }
 """What ``gpubox doctor`` finds."""
 
+CHANGES: Mapping[str, Mark] = {
+    "new": Mark("A", "a new file", "good"),
+    "changed": Mark("M", "changed", "offer"),
+    "removed": Mark("D", "removed", "bad"),
+    "mode": Mark("m", "only its mode changed", "quiet"),
+    "link": Mark("L", "a symbolic link", "doubt"),
+    "folder": Mark("F", "a folder", "quiet"),
+    "runs": Mark("!", "programs of the owner run it by themselves: it needs its own yes", "doubt"),
+    "conflict": Mark("✗", "the owner changed it meanwhile: it is not overwritten", "bad"),
+}
+"""A file that a turn changed."""
 PROFILES: Mapping[str, Mark] = {
     "running": Mark("●", "runs", "good"),
     "busy": Mark("◌", "is being started, stopped or downloaded", "busy"),

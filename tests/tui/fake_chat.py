@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from gpubox.agent import events as e
 from gpubox.agent.chat import Chat
@@ -17,7 +20,9 @@ from gpubox.agent.tools import AskOwner, Question, ToolCall, ToolOutput
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.sandbox.changes import Change, Choice, Hunk
 from gpubox.sandbox.policy import Confinement
+from gpubox.sandbox.steps import StepResult, TakeResult
 from gpubox.tui.chat.chats import Chats
 from tests.tui.fake import READY, FakeServices
 
@@ -31,17 +36,98 @@ OUTPUT = ToolOutput(
     "Traceback (most recent call last):\n  File \"main.py\", line 4, in <module>\nValueError: invalid literal for "
     "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, isolation="bubblewrap",
 )  # fmt: skip
-WRITE = ToolCall("call-2", "write_file", {"path": "src/durations.py", "content": "..."})
-BEFORE = "import re\n\ndef parse(text):\n    return int(text[:-1]) * 3600\n"
-AFTER = BEFORE.replace("(text)", "(text: str) -> int", 1) + "".join(
-    ["\n", *(f'assert parse("{hours}h") == {hours * 3600}\n' for hours in range(1, 59))]
-)
-DIFF = "".join(
-    unified_diff(
-        BEFORE.splitlines(keepends=True), AFTER.splitlines(keepends=True), "a/src/durations.py", "b/src/durations.py"
+WORKSPACE = "/home/me/code/durations"
+BEFORE = """import re
+
+UNITS = {"h": 3600, "m": 60}
+
+
+def parse(text):
+    return int(text[:-1]) * 3600
+
+
+def shown(seconds):
+    \"\"\"Seconds as 1h30m.\"\"\"
+    hours, rest = divmod(seconds, 3600)
+    minutes = rest // 60
+    return f"{hours}h{minutes}m"
+
+
+def total(texts):
+    return sum(parse(text) for text in texts)
+"""
+AFTER = (
+    BEFORE.replace('"m": 60}', '"m": 60, "s": 1}')
+    .replace(
+        """def parse(text):
+    return int(text[:-1]) * 3600
+""",
+        """def parse(text: str) -> int:
+    \"\"\"Seconds of a duration such as 1h30m.\"\"\"
+    parts = re.findall(r"(\\d+)([hms])", text)
+    if not parts:
+        raise ValueError(f"{text!r} is no duration")
+    return sum(int(number) * UNITS[unit] for number, unit in parts)
+""",
     )
+    .replace("    return sum(parse(text) for text in texts)", "    return sum(map(parse, texts))")
 )
-QUESTION = Question("network", DIFF, call=WRITE)
+TESTS = """import pytest
+
+from durations import parse
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1h30m", 5400), ("45s", 45), ("2h", 7200)])
+def test_parse(text, seconds):
+    assert parse(text) == seconds
+
+
+def test_no_duration():
+    with pytest.raises(ValueError):
+        parse("soon")
+"""
+
+
+def diff_of(path: str, before: str, after: str) -> str:
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    return "".join(unified_diff(old, new, f"a/{path}", f"b/{path}", n=2))
+
+
+def change_of(path: str, before: str, after: str, **more: Any) -> Change:
+    """The change of a text file, as its diff has it."""
+    hunks: list[tuple[str, list[str]]] = []
+    for line in diff_of(path, before, after).splitlines()[2:]:
+        if line.startswith("@@"):
+            hunks.append((line, []))
+        else:
+            hunks[-1][1].append(line)
+    lines = [line for _, inner in hunks for line in inner]
+    return Change(
+        path, "changed" if before else "new", 0o644 if before else None, 0o644, len(before) or None, len(after),
+        tuple(Hunk(index, header, tuple(inner)) for index, (header, inner) in enumerate(hunks)),
+        added=sum(line.startswith("+") for line in lines), removed=sum(line.startswith("-") for line in lines), **more,
+    )  # fmt: skip
+
+
+TASKS = '{"version": "2.0.0", "tasks": [{"label": "test", "runOptions": {"runOn": "folderOpen"}}]}\n'
+CHANGES = (
+    change_of(".vscode/tasks.json", "", TASKS, runs_by_itself="an editor's tasks"),
+    change_of("README.md", "# durations\n", "# durations\n\n`parse` reads 1h30m, 45s and 2h.\n",
+              conflict="You changed it meanwhile."),
+    Change("docs/units.png", "changed", 0o644, 0o644, 12_300, 14_100),
+    change_of("src/durations.py", BEFORE, AFTER),
+    change_of("tests/test_durations.py", "", TESTS),
+)  # fmt: skip
+"""What the model changed in the story: five files, of which two need a look."""
+CHANGED = e.FilesChanged(tuple(e.ChangedFile(c.path, c.kind, c.added, c.removed) for c in CHANGES))
+EDIT = ToolCall("call-2", "edit", {"path": "src/durations.py", "edits": "..."})
+EDITED = ToolOutput("3 places changed.", seconds=0.004, diff=diff_of("src/durations.py", BEFORE, AFTER))
+RUN = ToolCall("call-4", "run", {"command": "npm ci", "network": True})
+NETWORK = Question("network", "May this run use the network?\nnpm ci", call=RUN)
+WHICH = Question("ask", "What shall parse do with an empty text?", ("raise ValueError", "return 0"))
+TESTED = e.TestFinished(
+    "pytest -q", ToolOutput("....      [100%]\n4 passed in 0.21s", seconds=1.9, exit_code=0, isolation="bubblewrap")
+)
 READ = ToolCall("call-3", "read_file", {"path": "samples/durations.txt"})
 SAMPLES = ToolOutput(
     "".join(f"{line}: job {line} took {line % 9}h{line % 60}m\n" for line in range(1, 501)), seconds=0.002
@@ -64,6 +150,7 @@ TOTALS = e.TurnTotals(
         draft_tokens=700, draft_tokens_accepted=684,
     ), 65.7, 1, 1,
 )  # fmt: skip
+CHANGING_TOTALS = msgspec.structs.replace(TOTALS, failed_tool_calls=0)
 ANSWER = """The first attempt fails on **mixed** units, because `int("1h30")` is no number. A *regular expression*
 reads each part:
 
@@ -96,7 +183,7 @@ def opening(protocol: str = "native") -> list[Step]:
     """The first events of each turn."""
     return [
         e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("run",), context_size_tokens=131072),
-        e.RoundStarted(1, 5),
+        e.RoundStarted(1, 30, 0, 65_536, 0.0, 1800.0),
         e.PrefillProgress(566, 566, 0),
     ]
 
@@ -111,7 +198,7 @@ def coding_turn() -> list[Step]:
         e.ToolRequested(CALL),
         e.ToolFinished(CALL, OUTPUT),
         e.RoundFinished(1, ROUND_1, "tool_calls"),
-        e.RoundStarted(2, 5),
+        e.RoundStarted(2, 30, 448, 65_536, 7.3, 1800.0),
         *words(ANSWER),
         e.RoundFinished(2, ROUND_2, "stop"),
         e.TurnFinished(TOTALS, "answered", ANSWER),
@@ -127,8 +214,25 @@ def reading_turn() -> list[Step]:
         e.ToolRequested(READ),
         e.ToolFinished(READ, SAMPLES),
         e.RoundFinished(1, ROUND_1, "tool_calls"),
-        e.RoundStarted(2, 5),
+        e.RoundStarted(2, 30, 448, 65_536, 7.3, 1800.0),
         e.PrefillProgress(4_712, 7_600, 1_014),
+    ]
+
+
+def changing_turn() -> list[Step]:
+    """A turn that changes files, and whose tests pass."""
+    return [
+        *opening(),
+        e.TextDelta("I read each part with its unit."),
+        e.ToolRequested(EDIT),
+        e.ToolFinished(EDIT, EDITED),
+        e.RoundFinished(1, ROUND_1, "tool_calls"),
+        e.RoundStarted(2, 30, 448, 65_536, 7.3, 1800.0),
+        *words("`parse` reads hours, minutes and seconds now, and refuses what is no duration. Four tests say so."),
+        e.RoundFinished(2, ROUND_2, "stop"),
+        CHANGED,
+        TESTED,
+        e.TurnFinished(CHANGING_TOTALS, "answered", "Done."),
     ]
 
 
@@ -137,12 +241,18 @@ class FakeChat(Chat):
 
     def __init__(self, service: FakeChats, ask: AskOwner, log: ChatLog) -> None:
         super().__init__(service.paths, service.config)
-        self.service, self.ask, self.log = service, ask, log
+        self.service, self.ask = service, ask
+        self._file.log = log
         self.closed = False
         self.stopped = asyncio.Event()
+        self.waiting: list[Change] = []
+        self.decisions: list[tuple[str, Any]] = []
+        """take, drop and commit, with what was chosen."""
+        self.undone: list[str] = []
 
-    async def send(self, text: str) -> AsyncGenerator[e.AgentEvent, None]:
+    async def send(self, text: str, images: Sequence[Path] = ()) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
+        self.service.images += images
         if self.service.error:
             raise self.service.error
         self.stopped.clear()
@@ -157,6 +267,8 @@ class FakeChat(Chat):
         for step in self.service.script:
             async for event in self._played(step):
                 self.log.apply_event(event)
+                if isinstance(event, e.FilesChanged):
+                    self.waiting = [] if self.settings.apply == "turn" else list(CHANGES)
                 yield event
             if self.stopped.is_set():
                 ended = e.TurnFinished(e.TurnTotals(1, e.RoundTiming(wall_seconds=1.0, answer_seconds=1.0)), "stopped")
@@ -182,6 +294,57 @@ class FakeChat(Chat):
         self.stopped.set()
         return True
 
+    async def changes(self) -> list[Change]:
+        return list(self.waiting)
+
+    async def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
+        self.decisions.append(("take", (dict(choice or {}), set(allow))))
+        chosen = [change for change in self.waiting if choice is None or change.path in choice]
+        left = tuple(c for c in chosen if c.conflict or (c.runs_by_itself and c.path not in allow))
+        taken = tuple(change.path for change in chosen if change not in left)
+        self.waiting = [change for change in self.waiting if change.path not in taken]
+        return TakeResult(taken, left)
+
+    async def drop(self, choice: Choice | None = None, why: str = "") -> None:
+        self.decisions.append(("drop", (dict(choice or {}), why)))
+        self.waiting = [change for change in self.waiting if choice is not None and change.path not in choice]
+
+    async def undo(self, turn_id: str = "", *, keep: Collection[str] = ()) -> StepResult:
+        if not self.log.head:
+            raise UsageError("There is no turn to undo.")
+        self.undone.append(self.log.head)
+        self.log.head, self.waiting = self.log.turns[self.log.head].parent_id, []
+        return StepResult((self.undone[-1],), ("src/durations.py", "tests/test_durations.py"))
+
+    async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
+        if not self.undone:
+            raise UsageError("Nothing was undone.")
+        self.log.head, self.waiting = self.undone.pop(), list(CHANGES)
+        return StepResult((self.log.head,), ())
+
+    async def test_command(self) -> tuple[str, str]:
+        return self.service.test_commands
+
+    async def confirm_test(self, command: str) -> None:
+        self.decisions.append(("test", command))
+        self.service.test_commands = (command, command)
+
+    async def run_test(self) -> e.TestFinished:
+        return TESTED
+
+    async def compaction_cost(self) -> str:
+        return "About 1,400 tokens are read again, in 2 s; about 6,500 become free."
+
+    async def compact(self) -> str:
+        return "Summary made: 7,900 tokens became 1,400; 1,400 were read again while you read."
+
+    async def commit_message(self) -> str:
+        return "Read durations with several units\n\nparse refuses what is no duration."
+
+    async def commit(self, message: str) -> str:
+        self.decisions.append(("commit", message))
+        return "[main 1f0c2aa] Read durations with several units\n 2 files changed"
+
     def change_settings(self, settings: ChatSettings) -> None:
         if settings.workdir == "/nowhere":
             raise UsageError("The workspace /nowhere cannot be used: no such file or directory.")
@@ -205,10 +368,15 @@ class FakeChats(Chats):
         super().__init__(Paths.default(), Config())
         self.script = list(script)
         self.asked: list[str] = []
+        self.images: list[Path] = []
         self.logs: dict[str, ChatLog] = {}
         self.error: GpuboxError | None = None
         self.sandbox = Confinement("bubblewrap")
         self.saved: list[tuple[str, str]] = []
+        self.test_commands = ("pytest -q", "pytest -q")
+        """Confirmed, and proposed."""
+        self.offered: tuple[str, bool | None] = ("", None)
+        self.remembered: list[tuple[str, bool]] = []
         self.opened: list[FakeChat] = []
 
     async def summaries(self) -> list[ChatSummary]:
@@ -249,6 +417,15 @@ class FakeChats(Chats):
 
     async def confinement(self) -> Confinement:
         return self.sandbox
+
+    async def project(self) -> tuple[str, bool | None]:
+        return self.offered
+
+    async def remember_project(self, root: str, allowed: bool) -> None:
+        self.remembered.append((root, allowed))
+
+    async def workspace_names(self, chat: Chat | None, workdir: str) -> list[str]:
+        return ["README.md", "docs/", "src/", "tests/", "docs/units.png", "src/durations.py", "tests/test_durations.py"]
 
     async def profile_defaults(self, profile: str) -> tuple[str, Mapping[str, float]]:
         return SYSTEM_PROMPT, {"top_k": 20}

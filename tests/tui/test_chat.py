@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gpubox.agent import events as e
-from gpubox.agent.tools import Question, ToolOutput
+from gpubox.agent.tools import Answer, Question, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Confinement, Isolation
 from gpubox.tui import dialogs
@@ -22,7 +22,17 @@ from gpubox.tui.chat import chat_settings, turn
 from gpubox.tui.chat.chat_screen import ChatScreen
 from tests.tui.conftest import SIZE, act, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import CODE, DIFF, QUESTION, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
+from tests.tui.fake_chat import (
+    CODE,
+    NETWORK,
+    RUN,
+    WHICH,
+    ChatServices,
+    FakeChat,
+    FakeChats,
+    coding_turn,
+    opening,
+)  # fmt: skip
 
 HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "y" * 30_000 + " 👩‍💻 שלום"
 
@@ -117,14 +127,17 @@ async def test_progress_of_the_running_turn_is_shown_and_esc_stops_it() -> None:
     chats = FakeChats([*begun, gate, e.GenerationStats(7, 70.4, 10, 9), e.TextDelta("Half an ans"), asyncio.Event()])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "why")
-        await shows(pilot, "● reading", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
+        await shows(pilot, "● reading", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/30", "esc stops")
         gate.set()
         await shows(pilot, "● answers", "70.4 tok/s", "draft 90%", "Half an ans")
         await pilot.press(*"more", "enter")
-        assert chats.asked == ["why"] and screen.composer.text == "more"
+        await shows(pilot, "queued: more", "takes it back")
+        assert chats.asked == ["why"] and not screen.composer.text
         await pilot.press("escape")
         await over(pilot, screen)
         await shows(pilot, "you stopped it", "Half an ans")
+        await until(pilot, lambda: screen.composer.text == "more" and "queued" not in text(pilot))
+        assert chats.asked == ["why"]
 
 
 async def test_an_edited_prompt_replaces_the_last_turn() -> None:
@@ -193,70 +206,96 @@ async def test_a_prompt_repeated_after_a_failure_replaces_no_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "allowed", "approvals"), [("n", False, "ask"), ("y", True, "ask"), ("a", True, "workspace")]
+    ("keys", "expected"),
+    [
+        (["y"], Answer(True)),
+        (["n", "enter"], Answer(False)),
+        (["n", *"use", "space", *"pip", "enter"], Answer(False, "use pip")),
+    ],
 )
-async def test_a_write_needs_approval(key: str, allowed: bool, approvals: str) -> None:
-    answers: list[bool] = []
+async def test_the_network_is_asked_for_and_a_no_may_say_why(keys: list[str], expected: Answer) -> None:
+    answers: list[Answer] = []
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-        answers.append((await chat.ask(QUESTION)).yes)
-        return [e.ToolFinished(WRITE, ToolOutput("done", ok=answers[-1]))]
+        answers.append(await chat.ask(NETWORK))
+        return [e.ToolFinished(RUN, ToolOutput("done", ok=answers[-1].yes))]
 
-    chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.QuestionAsked(QUESTION), ask, *answer("Done.")])
+    chats = FakeChats([*opening(), e.ToolRequested(RUN), e.QuestionAsked(NETWORK), ask, *answer("Done.")])
     async with chatting(chats) as (pilot, screen):
-        await say(pilot, "write it")
-        await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "tab, then y or n")
-        await pilot.press("enter", *["pagedown"] * 9)
-        await shows(pilot, '+assert parse("58h") == 208800')
-        await pilot.press("tab", "escape", "tab")
-        await shows(pilot, "y yes   n no   a yes to all")
-        assert not answers
-        await pilot.press(key)
-        await over(pilot, screen)
-        assert answers == [allowed]
-        assert chats.opened[0].settings.approvals == approvals
-
-
-async def test_an_approval_shows_what_is_hidden_and_is_not_answered_by_letters() -> None:
-    hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
-    async with chatting(FakeChats()) as (pilot, screen):
-        first, second = (
-            asyncio.create_task(screen.answer(Question("network", diff, call=WRITE))) for diff in (hidden, DIFF)
+        await say(pilot, "install it")
+        await shows(
+            pilot, "Network, once", "May this run use the network?", "npm ci", "tab, then y or n", "? waits for you"
         )
-        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "tab, then y or n")
+        await pilot.press("enter", "tab", "escape", "tab")
+        await shows(pilot, "y yes   n no   esc back")
+        assert not answers
+        await pilot.press(*keys)
+        await over(pilot, screen)
+        assert answers == [expected] and screen.composer.has_focus and not screen.questions.display
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["2"], Answer(True, "return 0")),
+        (["3", "o", *"ask", "enter"], Answer(True, "ask")),
+        (["n", "enter"], Answer(False)),
+    ],
+)
+async def test_the_model_asks_and_a_number_chooses(keys: list[str], expected: Answer) -> None:
+    async with chatting(FakeChats()) as (pilot, screen):
+        asked = asyncio.create_task(screen.questions.ask(WHICH))
+        await shows(pilot, "What shall parse do", "1  raise ValueError", "2  return 0", "tab, then 1-2")
+        await pilot.press("tab", "y", *keys)
+        assert await asked == expected
+
+
+async def test_an_open_question_is_answered_by_a_line() -> None:
+    async with chatting(FakeChats()) as (pilot, screen):
+        asked = asyncio.create_task(screen.questions.ask(Question("ask", "Which name?")))
+        await shows(pilot, "Which name?", "tab, then your answer")
+        await pilot.press("tab", "enter", *"parse", "enter")
+        assert await asked == Answer(True, "parse")
+
+
+async def test_a_question_shows_what_is_hidden_and_is_not_answered_by_letters() -> None:
+    hidden = Question("network", "echo \x1b]0;rm -rf ~;\x07 done\u200d")
+    async with chatting(FakeChats()) as (pilot, screen):
+        first, second = (asyncio.create_task(screen.questions.ask(question)) for question in (hidden, NETWORK))
+        await shows(pilot, "echo ␛]0;rm -rf ~;␇ done\ufffd", "tab, then y or n", "1 more")
         await pilot.press(*"nay")
         await until(pilot, lambda: screen.composer.text == "nay")
-        await pilot.press("tab", "n", *"yes")
-        assert not (await first).yes
-        await shows(pilot, "-def parse(text):")
+        await pilot.press("tab", "n", "enter", *"yes")
+        assert await first == Answer(False)
+        await shows(pilot, "npm ci")
         await until(pilot, lambda: screen.composer.text == "nayyes")
         assert not second.done(), "the next question waits for its own tab"
         second.cancel()
-        await until(pilot, lambda: not screen.approvals.display)
+        await until(pilot, lambda: not screen.questions.display)
 
 
-async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
-    gate, answers = asyncio.Event(), list[bool]()
+async def test_a_question_waits_until_the_chat_is_in_front() -> None:
+    gate, answers = asyncio.Event(), list[Answer]()
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-        answers.append((await chat.ask(QUESTION)).yes)
+        answers.append(await chat.ask(NETWORK))
         return answer("Done.")
 
     chats = FakeChats([*opening(), gate, ask])
     async with chatting(chats) as (pilot, screen):
-        await say(pilot, "write it")
+        await say(pilot, "install it")
         await until(pilot, lambda: screen.runner.running)
         app_of(pilot).action_show("dashboard")
         await shows(pilot, "Throughput")
         gate.set()
-        await until(pilot, lambda: screen.approvals.pending)
+        await until(pilot, lambda: screen.questions.pending)
         await pilot.pause(0)
-        assert "write_file" not in text(pilot)
+        assert "npm ci" not in text(pilot)
         await pilot.press("c")
-        await shows(pilot, "write_file src/durations.py")
+        await shows(pilot, "npm ci")
         await pilot.press("tab", "y")
         await over(pilot, screen)
-        assert answers == [True]
+        assert answers == [Answer(True)]
 
 
 async def test_chats_are_searched_opened_renamed_and_deleted() -> None:

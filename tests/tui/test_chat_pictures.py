@@ -16,12 +16,14 @@ from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import SIZES, pictured, shows, until
 from tests.tui.fake import BUSY, STOPPED
 from tests.tui.fake_chat import (
-    QUESTION,
-    WRITE,
+    NETWORK,
+    RUN,
+    WORKSPACE,
     ChatServices,
     FakeChat,
     FakeChats,
     Step,
+    changing_turn,
     coding_turn,
     opening,
     reading_turn,
@@ -30,7 +32,7 @@ from tests.tui.snapshots import PREFILL, READING_SLOT
 
 
 async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-    await chat.ask(QUESTION)
+    await chat.ask(NETWORK)
     return []
 
 
@@ -42,11 +44,15 @@ def script(state: str) -> list[Step]:
         "prefill": [*reading_turn(), gate],
         "approval": [
             *opening(),
-            e.TextDelta("I write it."),
-            e.ToolRequested(WRITE),
-            e.QuestionAsked(QUESTION),
+            e.TextDelta("I install what the tests need."),
+            e.ToolRequested(RUN),
+            e.QuestionAsked(NETWORK),
             ask,
         ],
+        "changed": changing_turn(),
+        "diff": changing_turn(),
+        "commands": [],
+        "queued": [*coding_turn()[:-30], e.GenerationStats(7_010, 70.4, 200, 196), gate],
         "no_server": [],
     }
     return scripts[state]
@@ -57,6 +63,10 @@ SHOWN = {
     "streaming": ("● answers", "70.4 tok/s", "sum(int(n)"),
     "prefill": ("● reading", "62%"),
     "approval": ("tab, then y or n",),
+    "changed": ("5 changed files wait for you",),
+    "diff": ("3 files marked",),
+    "commands": ("/commit",),
+    "queued": ("queued: then the README",),
     "no_server": ("No model runs",),
 }
 SECONDS = {"prefill": 14.0}
@@ -74,7 +84,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     services = ChatServices(chats)
     if state == "no_server":
         services.status, services.last = STOPPED, "qwen36-mtp-16gb"
-    if state in ("streaming", "prefill"):  # the header says what the server does
+    if state in ("streaming", "prefill", "queued"):  # the header says what the server does
         services.status = BUSY
     if state == "prefill":
         slot = replace(READING_SLOT, prompt_tokens=7_600, prompt_done_tokens=4_712, cached_tokens=1_014)
@@ -86,11 +96,19 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
         await until(pilot, lambda: app.bridge.overview and app.dashboard.header.gpu_readings, "readings")
         app.action_show("chat")
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
-        if state in ("approval", "prefill"):
+        if state not in ("finished", "streaming", "no_server"):
             assert app.chat
-            app.chat.new_settings = ChatSettings(workdir="/home/me/code/durations")
-        if state != "no_server":
+            app.chat.new_settings = ChatSettings(workdir=WORKSPACE)
+        if state == "commands":
+            await pilot.press("slash")
+        elif state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
+        if state == "diff":
+            await shows(pilot, "5 changed files wait for you")
+            await pilot.press("enter", *["down"] * 4)
+        if state == "queued":
+            await shows(pilot, "● answers")
+            await pilot.press(*"then", "space", *"the", "space", *"README", "enter")
         await shows(pilot, *SHOWN[state])
         await until(pilot, lambda: app.chat and app.chat.header.gpu_readings)
         await pictured(pilot, snapshot)

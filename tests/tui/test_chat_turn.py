@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpubox.agent import events as e
 from gpubox.agent.chat_log import Turn, TurnHeader
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.tui.chat.turn import TurnView, code_snippets, stored_turn_view
+from gpubox.tui.chat.snippets import code_snippets
+from gpubox.tui.chat.turn import TurnView, stored_turn_view
 from gpubox.tui.chat.turn_parts import AnswerPart, ThinkingPart, ToolCallPart, time_shares, waterfall
 from gpubox.tui.styled_lines import cell_width
 from tests.tui.fake_chat import ANSWER, CALL, CODE, OUTPUT, ROUND_1, TOTALS, coding_turn, opening
@@ -32,7 +33,7 @@ def test_a_whole_turn() -> None:
         "▸ thought for ~412 tokens, 5.9 s",
         "run · bubblewrap · 38 ms · exit 1",
         "│ ValueError: invalid literal",
-        "round 1/5   70.4 tok/s while writing   draft 98%   prompt 566 read, 0 reused",
+        "round 1/30   70.4 tok/s while writing   draft 98%   prompt 566 read, 0 reused",
         "The first attempt fails on mixed units",
         "turn 15.7 s   1,032 tok   70.7 tok/s while writing   65.7 with waiting",
         "1 tool call, 1 failed",

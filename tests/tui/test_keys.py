@@ -66,7 +66,7 @@ def test_every_screen_has_its_way_back(scope: Scope) -> None:
     assert len(keys) == len(set(keys))
 
 
-OWN_KEYS = {"approval.py", "chat_settings.py", "web.py"}
+OWN_KEYS = {"question.py", "chat_settings.py", "web.py"}
 """Dialogs whose answers have letters of their own, and what no terminal shows."""
 NAMED = re.compile(
     r"(?<![\w`'./+-])(\^?[A-Za-z0-9]|F\d+|esc|ctrl\+[a-z]) ([a-z]+s)\b|\b[Pp]ress (\w)\b|\((\w)\)|menu \(\d, (\w)\)"
@@ -90,7 +90,7 @@ def named_keys(path: Path) -> set[str]:
 
 
 def test_each_key_that_a_text_names_exists_where_it_stands() -> None:
-    at = {"bench": (Scope.BENCH,), "clients": (Scope.CLIENTS, Scope.CONNECT), "chat": (Scope.CHAT,),
+    at = {"bench": (Scope.BENCH,), "clients": (Scope.CLIENTS, Scope.CONNECT), "chat": (Scope.CHAT, Scope.DIFF),
           "dashboard": DASHBOARD}  # fmt: skip
     found = 0
     for path in Path(gpubox.tui.__file__).parent.rglob("*.py"):
@@ -206,7 +206,7 @@ async def test_a_light_terminal_gets_the_light_theme_readable_and_remembered(fak
 def test_the_light_theme_has_readable_contrast() -> None:
     background = Color.parse(theme.GPUBOX_LIGHT.background or "").rich_color.get_truecolor()
     for name, (_, light) in theme.COLOURS.items():
-        if name not in ("line", "cursor", "mem-free"):  # borders and backgrounds
+        if name not in ("line", "cursor", "mem-free", "diff-added", "diff-removed"):  # borders and backgrounds
             least = 4.5 if name == "quiet" or name.startswith(("code", "heading")) else 2.9
             assert contrast(Color.parse(light).rich_color.get_truecolor(), background) >= least, name
 

@@ -6,9 +6,9 @@ import pytest
 
 from gpubox.cli.main import VERBS
 from gpubox.profiles.profile import Profile
-from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, IN_A_SHELL, Scope
+from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, Scope
 from gpubox.tui.messages import ProfileEntry
-from gpubox.tui.palette import find, palette_rows
+from gpubox.tui.palette import IN_A_SHELL, find, palette_rows
 from gpubox.views.figures import FIGURES
 
 QUESTIONS = {

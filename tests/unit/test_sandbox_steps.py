@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import random
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, unified
 from gpubox.sandbox.layers import TopLayer
+from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.spawn import layer_owner
 from gpubox.sandbox.steps import MAX_OPEN_LAYERS, Steps, now_ns
-from tests.sampling import some_of
 
 Tree = dict[str, tuple[object, ...]]
 
@@ -30,7 +33,7 @@ def tree(top: Path, *, times: bool = True) -> Tree:
             status = path.lstat()
             content: object = None
             if stat.S_ISLNK(status.st_mode):
-                content = os.readlink(path)
+                content = str(path.readlink())
             elif stat.S_ISREG(status.st_mode):
                 content = path.read_bytes()
             entries[os.path.relpath(path, top)] = (
@@ -41,6 +44,11 @@ def tree(top: Path, *, times: bool = True) -> Tree:
                 status.st_uid,
             )
     return entries
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in it."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -208,7 +216,7 @@ def test_what_runs_by_itself_needs_its_own_yes(workspace: Path, steps: Steps) ->
     assert [path for path in reasons if not reasons[path]] == ["ok.py"]
     assert steps.take().taken == ("ok.py",)
     assert steps.take(allow=[".envrc"]).taken == (".envrc",)
-    assert sorted(os.listdir(workspace)) == [".envrc", "a.txt", "link", "ok.py", "src"]
+    assert listed(workspace) == [".envrc", "a.txt", "link", "ok.py", "src"]
     steps.take(allow=paths(steps))
     assert (workspace / ".git/hooks/pre-commit").stat().st_mode & 0o777 == 0o755
     assert not steps.layers()
@@ -292,13 +300,14 @@ def test_a_folder_that_the_owner_put_something_into_stays(workspace: Path, steps
     (workspace / "src/mine").write_text("mine")
     assert change_of(steps, "src/mine").conflict
     steps.take()
-    assert os.listdir(workspace / "src") == ["mine"]
+    assert listed(workspace / "src") == ["mine"]
 
 
 def test_special_files_are_never_taken_and_setuid_bits_are_dropped(workspace: Path, steps: Steps) -> None:
     with turn(steps) as layer:
         os.mkfifo(layer.path / "pipe")
-        layer.write(names("tool"), b"x\n", 0o4755)
+        layer.write(names("tool"), b"x\n", 0o755)
+        (layer.path / "tool").chmod(0o4755)
         (layer.path / "full").symlink_to("/etc/passwd")
     assert paths(steps) == ["full", "tool"]
     result = steps.take()
@@ -353,7 +362,7 @@ def test_undo_works_after_a_restart_and_a_new_turn_forgets_what_was_undone(works
         with turn(steps, "t3"):
             pass
         assert not steps.can_redo
-        assert sorted(os.listdir(folder)) == ["000005", "lock", "steps.json"]
+        assert listed(folder) == ["000005", "lock", "steps.json"]
         assert folder.stat().st_mode & 0o777 == 0o700
         with pytest.raises(UsageError):
             steps.redo()
@@ -387,7 +396,7 @@ def test_old_turns_are_forgotten(workspace: Path, steps: Steps, monkeypatch: pyt
         with turn(steps, f"t{number}") as layer:
             layer.write(names("src/b.py"), b"b = %d\n" % (number + 10))
         steps.take()
-    assert len([name for name in os.listdir(steps.folder) if name.isdigit()]) == 6
+    assert len([name for name in listed(steps.folder) if name.isdigit()]) == 6
     steps.undo("t3")
     assert (workspace / "src/b.py").read_text() == "b = 12\n" and not steps.can_undo
 
@@ -404,3 +413,52 @@ def test_note_changes_says_what_is_new(steps: Steps) -> None:
     assert steps.note_changes() == ("src/b.py (removed)", "x")
     layer.remove(names("x"))
     assert steps.note_changes() == ("x (removed)",)
+
+
+def test_what_real_programs_do_on_the_mount(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "tree/inner").mkdir(parents=True)
+    (workspace / "tree/inner/x").write_text("x\n")
+    before = tree(workspace)
+    with closing(Steps(workspace, tmp_path / "real.layers", layer_owner())) as steps:
+
+        def run(command: str) -> None:
+            began = now_ns()
+            policy = Policy(workspace=workspace, layers=steps.layers())
+            outcome = asyncio.run(Sandbox(Config()).run(command, policy, shell=True))
+            assert outcome.ok, outcome
+            steps.note_changes(began)
+
+        steps.begin_turn("t1")
+        run("echo more >> a.txt; rm src/b.py; rm -r tree; mkdir tree; echo y > tree/y; mv src/data.bin moved")
+        run("rm a.txt; mkdir a.txt; echo z > a.txt/z; ln -s moved shortcut; mkfifo pipe; touch -d @5 tree/y")
+        steps.end_turn()
+        steps.begin_turn("t2")
+        run("test ! -e src/b.py && test ! -e tree/inner && cat a.txt/z && echo two > two && rm -r tree")
+        steps.end_turn()
+        assert tree(workspace) == before
+        assert {change.path: change.kind for change in steps.changes()} == {
+            "a.txt": "folder", "a.txt/z": "new", "moved": "new", "shortcut": "link", "src/b.py": "removed",
+            "src/data.bin": "removed", "tree/inner/x": "removed", "two": "new",
+        }  # fmt: skip
+        steps.take({"moved": None, "a.txt": None})
+        steps.begin_turn("t3")
+        run("test -f a.txt/z && test ! -e src/b.py && test -L shortcut && test ! -e tree && cat two && echo 3 > two")
+        steps.end_turn()
+        steps.take(allow=["shortcut"])
+        assert sorted(tree(workspace, times=False)) == [
+            ".",
+            "a.txt",
+            "a.txt/z",
+            "link",
+            "moved",
+            "shortcut",
+            "src",
+            "two",
+        ]
+        assert (workspace / "two").read_text() == "3\n"
+        after = tree(workspace)
+        steps.undo("t1")
+        assert tree(workspace) == before
+        while steps.can_redo:
+            steps.redo()
+        assert tree(workspace) == after

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.sandbox.layers import TopLayer, View
+from gpubox.sandbox.layers import View
 from gpubox.sandbox.steps import Steps
 from tests.sampling import sampled
 from tests.unit.test_sandbox_steps import Tree, tree, turn
@@ -117,7 +117,8 @@ def new_content(chance: random.Random, old: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", sampled(range(100)))
-def test_random_round_trips_are_equal_byte_for_byte(tmp_path: Path, seed: int) -> None:
+def test_random_round_trips_are_equal_byte_for_byte(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     chance = random.Random(seed)
     workspace, copy = tmp_path / "workspace", Plain(tmp_path / "copy")
     (workspace / OWN).mkdir(parents=True)

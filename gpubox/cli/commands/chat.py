@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from gpubox.cli import diagnostics, output
+from gpubox.cli.chat_changes import VERBS
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.errors import ExitCode, UsageError
@@ -251,3 +252,7 @@ def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
 
 def _print_result(as_json: bool, name: str | None, text: str) -> None:
     output.emit_result(text, {**output.error_values(None), "chat": name, "message": text}, as_json=as_json)
+
+
+for _verb in VERBS:
+    command.add_command(_verb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -16,6 +17,7 @@ from gpubox.tui.styled_lines import (
     styled_line,
     truncate_line,
 )
+from gpubox.views.changes import count
 
 if TYPE_CHECKING:
     from gpubox.agent.chat_log import ChatSettings
@@ -38,7 +40,12 @@ ISOLATION_SENTENCES = {
     "": ("Its programs are not run: ", "$warning"),
 }
 """The same for an empty chat; after a colon comes the reason."""
-APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write in it"}
+APPLY_LABELS = {
+    "ask": ("you take what it changes", "$quiet"),
+    "turn": ("changes are taken at once", "$warning"),
+    "plan": ("◇ plan only", "bold $accent"),
+}
+"""What becomes of a turn's changes."""
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
     "reads": ("●", "$turn-prefill", "reading"),
@@ -68,10 +75,11 @@ def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, pr
             path = sanitize_to_width(settings.workdir, 400)
             if len(path) > WORKDIR_CELLS:
                 path = "…" + path[1 - WORKDIR_CELLS :]
-            approval = (f"  {APPROVAL_LABELS[settings.approvals]}", "$quiet")
-            parts.append((60, styled_line((path, "$primary"), approval)))
+            parts.append((60, styled_line((path, "$primary"))))
         else:
             parts.append((30, styled_line(("no folder of yours", "$quiet"))))
+        if settings.workdir or settings.apply == "plan":
+            parts.append((85 if settings.apply == "plan" else 50, styled_line(APPLY_LABELS[settings.apply])))
         if settings.rounds:
             parts.append((20, styled_line((f"{settings.rounds} rounds", "$quiet"))))
     if settings.thinking is not None:
@@ -107,11 +115,42 @@ def running_turn_line(
         parts.append((80, styled_line((sanitize_to_width(progress.tool, 30), "bold"))))
     elif progress.phase in ("thinks", "answers"):
         parts += _generation_parts(progress, now, throughput)
-    if progress.rounds:
-        parts.append((40, styled_line((f"round {progress.round}/{progress.rounds}", "$quiet"))))
-    parts.append((55, styled_line((units.duration(seconds), "$quiet"))))
+    parts += _budgets(progress, seconds)
     parts.append((85, styled_line(("esc", "bold $primary"), (" stops", "$quiet"))))
     return fit_by_priority(parts, width)
+
+
+def _budgets(progress: TurnProgress, seconds: float) -> list[Prioritized]:
+    """``round 4/30``, ``12.1k of 64k tokens``, ``3 of 30 min``: a budget is named once a tenth of it is used."""
+    parts: list[Prioritized] = []
+    budgets, generation = progress.budgets, progress.generation
+    if progress.rounds:
+        parts.append((40, styled_line((f"round {progress.round}/{progress.rounds}", "$quiet"))))
+    used = (budgets.generated_tokens if budgets else 0) + (generation.generated_tokens if generation else 0)
+    if budgets and used * 10 >= budgets.max_generated_tokens > 0:
+        of_tokens = f"{units.tokens(used)} of {units.tokens(budgets.max_generated_tokens)} tokens"
+        parts.append((35, styled_line((of_tokens, "$quiet"))))
+    timed = budgets is not None and seconds * 10 >= budgets.max_seconds > 0
+    spent = (
+        f"{seconds / 60:.0f} of {budgets.max_seconds / 60:.0f} min" if budgets and timed else units.duration(seconds)
+    )
+    return [*parts, (55, styled_line((spent, "$quiet")))]
+
+
+def waiting_line(files: int) -> StyledLine:
+    """Changes wait for the owner."""
+    verb = "waits" if files == 1 else "wait"
+    return styled_line(("● ", "$primary"), f"{count(files, 'changed file')} {verb} for you   ", ("⏎", "bold $primary"),
+                       (" shows the diff", "$quiet"))  # fmt: skip
+
+
+def queued_line(queued: Sequence[str], width: int) -> StyledLine:
+    """What is sent when the turn is over."""
+    more = f" and {len(queued) - 1} more" if len(queued) > 1 else ""
+    hint = styled_line((more, "$quiet"), ("   ↑", "bold $primary"), (" takes it back", "$quiet"))
+    text = " ".join(queued[-1 if not more else 0].split())
+    head = styled_line(("queued: ", "$accent"), sanitize_to_width(text, max(10, width - cell_width(hint) - 8)))
+    return (*head, *hint)
 
 
 def _generation_parts(progress: TurnProgress, now: float, throughput: Throughput | None) -> list[Prioritized]:
@@ -188,7 +227,8 @@ def welcome_lines(sandbox: Confinement | None) -> list[StyledLine]:
     """What an empty chat shows while a model can answer."""
     rows = [
         styled_line(("Ask something.", "bold")),
-        styled_line(("The model writes Python, runs it and corrects it.", "$quiet")),
+        styled_line(("The model reads, writes and runs code; you take what you like of its changes.", "$quiet")),
+        styled_line(("/", "bold $accent"), (" commands   ", "$quiet"), ("@", "bold $accent"), (" files", "$quiet")),
     ]
     if sandbox:
         sentence, style = ISOLATION_SENTENCES[sandbox.isolation or ""]

@@ -1,4 +1,4 @@
-"""The list of chats, the last changed one first, under a search line."""
+"""The list of chats, the last changed one first, under a search line; and what is done with a stored chat."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.dialogs import PromptScreen, confirm
 from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line, time_or_date
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
     from gpubox.agent.chat_files import ChatSummary
+    from gpubox.tui.chat.chat_screen import ChatScreen
 
 NARROW_CELLS = 48
 """Below this width a row has only the name and the time."""
@@ -85,3 +88,58 @@ class ChatList(Vertical):
     @on(Input.Submitted, "#chat-search")
     def _search_submitted(self) -> None:
         self.screen.set_focus(self.rows)
+
+
+class StoredChats:
+    """Branches, renames and deletes: the chat that is highlighted in the list, else the open one."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self.screen = screen
+
+    @property
+    def _name(self) -> str:
+        rows = self.screen.chat_list.rows
+        chat = rows.value if rows.has_focus else self.screen.chat
+        return chat.name or "" if chat else ""
+
+    async def branch(self) -> None:
+        """Continues after the turn in view in a new chat."""
+        screen, index = self.screen, self.screen.transcript.turn_in_view
+        if not (chat := screen.chat) or index is None or not (turn := screen.transcript.turns[index].id):
+            return
+        old, name = chat.name, await screen.chats.free_name(chat.name)
+        chat.branch(name, turn)
+        await screen.open(name)
+        screen.say(f"The new chat is {name}; {old} is unchanged.")
+
+    async def rename(self) -> None:
+        screen, name = self.screen, self._name
+        if not name:
+            return
+        new = await screen.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
+        if not new or new == name:
+            return
+        is_open = screen.chat is not None and screen.chat.name == name
+        if is_open:
+            await screen.close()  # an open chat is locked
+        try:
+            await screen.chats.rename(name, new)
+            name = new
+        finally:
+            if is_open:
+                await screen.open(name)
+        await screen.read_list()
+
+    async def delete(self) -> None:
+        screen, name = self.screen, self._name
+        if not name:
+            return
+        shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
+        if not await confirm(screen.app, f"Delete {shown}?", body, f"delete {shown}", no="keep it"):
+            return
+        if screen.chat and screen.chat.name == name:
+            await screen.close()
+            screen.show_chat()
+            await screen.commands.read_changes()
+        await screen.chats.delete(name)
+        await screen.read_list()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -16,23 +15,32 @@ from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.events import TurnFailed
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.actions import Scope, bindings, slash_actions
 from gpubox.tui.base_screen import OtherScreen
-from gpubox.tui.chat.approval import ApprovalPane
-from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, restarts, running_turn_line, welcome_lines
-from gpubox.tui.chat.chat_list import ChatList, ChatRows
+from gpubox.tui.chat.chat_lines import (
+    chat_line,
+    idle_line,
+    no_server_lines,
+    queued_line,
+    restarts,
+    running_turn_line,
+    waiting_line,
+    welcome_lines,
+)
+from gpubox.tui.chat.chat_list import ChatList, ChatRows, StoredChats
+from gpubox.tui.chat.commands import ChatCommands
 from gpubox.tui.chat.composer import Composer
 from gpubox.tui.chat.markdown import preload
+from gpubox.tui.chat.question import QuestionPane
+from gpubox.tui.chat.snippets import Snippets
+from gpubox.tui.chat.suggestions import Suggestions
 from gpubox.tui.chat.transcript import Transcript
-from gpubox.tui.chat.turn import CodeSnippet, TurnRunner, TurnView, code_snippets, stored_turn_view
-from gpubox.tui.dialogs import PromptScreen, confirm
+from gpubox.tui.chat.turn import TurnRunner, TurnView, stored_turn_view
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
-    from gpubox.agent.tools import Answer, Question
     from gpubox.sandbox.policy import Confinement
     from gpubox.telemetry.snapshot import Snapshot, Throughput
     from gpubox.tui.chat.chats import Chats
@@ -63,9 +71,13 @@ class ChatScreen(OtherScreen):
         super().__init__(Scope.CHAT, note=note)
         self.chats = chats
         self.chat_line, self.status_line = SingleLine("chat-line"), SingleLine("turn-line")
-        self.transcript, self.composer, self.chat_list = Transcript(), Composer(), ChatList()
-        self.chat_list.display = False
-        self.approvals = ApprovalPane()
+        self.queue_line = SingleLine("queue-line")
+        self.transcript, self.chat_list = Transcript(), ChatList()
+        self.suggestions = Suggestions(lambda: self.chats.workspace_names(self.chat, self.settings.workdir))
+        self.composer = Composer(self.suggestions)
+        self.chat_list.display = self.queue_line.display = False
+        self.questions = QuestionPane()
+        self.commands, self.snippets, self.stored = ChatCommands(self), Snippets(self), StoredChats(self)
         self.runner = TurnRunner(self.draw)
         self.chat: Chat | None = None
         self.new_settings = ChatSettings()
@@ -77,8 +89,6 @@ class ChatScreen(OtherScreen):
         self._overview: ServerOverview | None = None
         self._readings_drawn_at = float("-inf")
         self._unfolded = False
-        self._copied: tuple[int, int] = (-1, 0)
-        """Index of a turn, and which of its snippets was copied last, counted from the end."""
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -87,8 +97,10 @@ class ChatScreen(OtherScreen):
             yield self.chat_list
             with Vertical(id="conversation"):
                 yield self.transcript
-                yield self.approvals
+                yield self.questions
                 yield self.status_line
+                yield self.queue_line
+                yield self.suggestions
                 yield self.composer
         yield self.keys
 
@@ -105,6 +117,7 @@ class ChatScreen(OtherScreen):
         self.sandbox = await self.chats.confinement()
         self.show_welcome()
         self.draw_lines()
+        self.work(self.commands.offer_workspace, "offer")
 
     # -- updates from the app -------------------------------------------------------------------------
 
@@ -154,11 +167,16 @@ class ChatScreen(OtherScreen):
             last = next(reversed(self.transcript.turns), None)
             row = idle_line(self._idle_note(), self.transcript.lines_below, last, width)
         self.status_line.show([row])
+        queued = self.chat.queued if self.chat else []
+        self.queue_line.display = bool(queued)
+        self.queue_line.show([queued_line(queued, self.queue_line.content_size.width or width)] if queued else [])
         self._update_keys()
 
     def _idle_note(self) -> StyledLine:
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
+        if self.transcript.turns and (waiting := len(self.commands.changes)) and not self.no_server:
+            return waiting_line(waiting)
         return next(iter(self.no_server if self.transcript.turns else []), ())
 
     @on(events.DescendantFocus)
@@ -167,13 +185,21 @@ class ChatScreen(OtherScreen):
         hidden = {"chat_send"} if reading else {"chat_write"}
         if not self.transcript.turns:
             hidden |= TURN_ACTIONS
-        back = "stop" if self.runner.running else "back"
-        labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        running, waits = self.runner.running, bool(self.commands.changes)
+        decides = waits and not running and not self.composer.text
+        send = "open" if listing else "queue" if running else "diff" if decides else "send"
+        labels = {"chat_back": "stop" if running else "back", "chat_send": send}
+        if not waits or (decides and not reading):
+            hidden |= {"chat_diff"}
         if restarts(self._overview):
             hidden = (hidden | TURN_ACTIONS | {"chat_settings"}) - {"chat_retry"}
             labels["chat_retry"] = "start the server"
         self.keys.labels, self.keys.hidden_actions = labels, frozenset(hidden)
         self.keys.typing = not (listing or reading)
+
+    @on(Composer.Changed)
+    def _prompt_changed(self) -> None:
+        self._update_keys()
 
     def show_welcome(self) -> None:
         """Updates what an empty chat shows."""
@@ -193,16 +219,27 @@ class ChatScreen(OtherScreen):
 
     @on(Composer.Submitted)
     def _submitted(self, message: Composer.Submitted) -> None:
-        self.ask(message.text)
+        """Sends a prompt, runs a command; an empty prompt opens the diff that waits."""
+        text = message.text
+        name = text[1:] if text.startswith("/") and text[1:].isalpha() else ""
+        if action := slash_actions().get(name):
+            self.composer.set_text("")
+            self.app.run_worker(self.app.run_action(f"run_by_id('{action.id}')"))
+        elif name:
+            self.say(f"There is no command /{name}: a / in an empty prompt lists them.", bad=True)
+        elif text:
+            self.ask(text)
+        elif self.commands.changes and not self.runner.running:
+            self.action_command("diff")
 
     @on(Composer.PageKeyPressed)
     def _page_key_pressed(self, message: Composer.PageKeyPressed) -> None:
-        read = self.approvals if self.approvals.display else self.transcript
+        read = self.questions.body if self.questions.display else self.transcript
         read.scroll_relative(y=message.pages * max(1, read.size.height - 2), animate=False)
 
     @on(Composer.TabPressed)
     def _tab_pressed(self) -> None:
-        if not self.approvals.take_tab(self.composer.typed_at):
+        if not self.questions.take_tab(self.composer.typed_at):
             self.focus_next()
 
     @on(ChatRows.RowOpened)
@@ -252,48 +289,14 @@ class ChatScreen(OtherScreen):
         self.chat_list.focus_search()
         self._read_list()
 
-    # -- copying and saving ---------------------------------------------------------------------------
-
-    def action_chat_copy_answer(self) -> None:
-        index, selected = self.transcript.turn_in_view, self.get_selected_text()
-        text = selected or (self.transcript.turns[index].answer if index is not None else "")
-        if text:
-            self.copy(text, "the selected text" if selected else "the answer")
+    def action_command(self, name: str) -> None:
+        """Runs a command of the chat: those about its turns wait until none runs."""
+        if name == "save_code":
+            self.work(self.snippets.save_code, "save")
+        elif name.startswith("copy_"):
+            getattr(self.snippets, name)()
         else:
-            self.say("There is no answer to copy.")
-
-    def action_chat_copy_code(self) -> None:
-        turn, snippets = self._snippets_in_view()
-        if not snippets:
-            return
-        back = self._copied[1] + 1 if self._copied[0] == turn else 0
-        self._copied = (turn, back % len(snippets))
-        index = len(snippets) - 1 - self._copied[1]
-        snippet = snippets[index]
-        lines = f"{snippet.line_count} line{'s' * (snippet.line_count != 1)}"
-        again = ". Press again for the one before it" if len(snippets) > 1 else ""
-        self.copy(snippet.text, f"code {index + 1} of {len(snippets)} ({snippet.language}, {lines}){again}")
-
-    def action_chat_save_code(self) -> None:
-        turn, snippets = self._snippets_in_view()
-        if not snippets:
-            return
-        back = self._copied[1] if self._copied[0] == turn else 0
-        self.work(lambda: self._save_code(snippets[len(snippets) - 1 - back]), "save")
-
-    async def _save_code(self, snippet: CodeSnippet) -> None:
-        folder = self.settings.workdir
-        where = f"Relative to {folder}." if folder else "Relative to the folder in which gpubox was started."
-        path = await self.app.push_screen_wait(PromptScreen("Save the code as", snippet.file_name, where))
-        if path:
-            self.say(f"Saved: {await self.chats.save_file(snippet.text, path, folder)}")
-
-    def _snippets_in_view(self) -> tuple[int, list[CodeSnippet]]:
-        index = self.transcript.turn_in_view
-        snippets = [] if index is None else code_snippets(self.transcript.turns[index])
-        if not snippets:
-            self.say("There is no code in this turn.")
-        return (-1 if index is None else index), snippets
+            self.change(getattr(self.commands, name, None) or getattr(self.stored, name))
 
     # -- the open chat --------------------------------------------------------------------------------
 
@@ -307,7 +310,7 @@ class ChatScreen(OtherScreen):
             self.say("The answer is still coming; esc stops it.")
         return self.runner.running
 
-    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs ``work`` in a worker, unless a turn runs."""
         if not self.busy():
             self.work(work, "chat")
@@ -321,7 +324,12 @@ class ChatScreen(OtherScreen):
     # -- turns ----------------------------------------------------------------------------------------
 
     def ask(self, text: str) -> None:
-        """Runs a turn with the prompt ``text``. While no model can answer, the prompt stays in its box."""
+        """Runs a turn with the prompt ``text``, or queues it. While no model can answer, it stays in its box."""
+        if self.runner.running and self.chat:
+            self.chat.queue(text)
+            self.composer.set_text("")
+            self.draw_lines()
+            return
         if self.busy():
             return
         if self.no_server:  # the transcript, or the line below it, says why
@@ -329,9 +337,23 @@ class ChatScreen(OtherScreen):
             return
         self.composer.set_text("")
         self.runner.running = True
-        self.work(lambda: self._run_turn(text), "turn")
+        self.work(lambda: self._run_turns(text), "turn")
 
-    async def _run_turn(self, text: str) -> None:
+    async def _run_turns(self, text: str) -> None:
+        """The turn of ``text``, then those that were queued meanwhile, unless it was stopped or failed."""
+        while text:
+            view = await self._run_turn(text)
+            chat = self.chat
+            if chat and chat.queued and (view.failed or self.runner.stopped):
+                typed = [*chat.queued, *filter(None, [self.composer.text])]
+                chat.queued.clear()
+                self.composer.set_text("\n\n".join(typed))
+            text = chat.next_queued() if chat else ""
+            self.runner.running = bool(text)
+        self.draw_lines()
+        await self.read_list()
+
+    async def _run_turn(self, text: str) -> TurnView:
         transcript, composer = self.transcript, self.composer
         turns = transcript.turns
         replaced = turns[-1] if self.editing and turns else None
@@ -348,10 +370,14 @@ class ChatScreen(OtherScreen):
             chat = self.chat
             if replaced and replaced.id and (turn := chat.log.turns.get(replaced.id)):
                 chat.rewind(turn.parent_id)
+            prompt = await self.chats.read_named(chat, text)
+            view.show_prompt(prompt)
             head = chat.log.head
-            await self.runner.run(chat, view, text)
+            await self.runner.run(chat, view, prompt)
             if chat.log.head != head:  # the turn was written to the chat file
                 view.id = chat.log.head
+            await self.commands.read_changes()
+            self.work(self.commands.offer_tests, "offer")
         except GpuboxError as error:
             view.apply(TurnFailed(error.message, error.hint))
             transcript.update_last()
@@ -360,13 +386,15 @@ class ChatScreen(OtherScreen):
         if view.failed and not view.answer and not composer.text:
             composer.set_text(text)  # nothing was answered, so the prompt can be sent again
             self.editing = bool(view.id)
-        self.draw_lines()
-        await self.read_list()
+        return view
 
     @on(Composer.EditLastRequested)
     def edit_last(self) -> None:
-        """Puts the last prompt into the box, to be sent instead of the last turn."""
-        if self.transcript.turns and not self.runner.running:
+        """Takes back what was queued last; else edits the last prompt, which is then sent instead of the last turn."""
+        if self.chat and self.chat.queued:
+            self.composer.set_text(self.chat.queued.pop())
+            self.draw_lines()
+        elif self.transcript.turns and not self.runner.running:
             self.editing = True
             self.composer.set_text(self.transcript.turns[-1].prompt)
             self.draw_lines()
@@ -380,15 +408,6 @@ class ChatScreen(OtherScreen):
             self.editing = not self.no_server
             self.ask(turns[-1].prompt)
 
-    async def answer(self, question: Question) -> Answer:
-        """Asks the owner. ``all`` allows every later write in the workspace too."""
-        from gpubox.agent.tools import Answer
-
-        answer = await self.approvals.ask(question, self.settings.workdir)
-        if answer == "all" and self.chat:
-            await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))
-        return Answer(answer != "no")
-
     # -- chats ----------------------------------------------------------------------------------------
 
     def open_chat(self, name: str) -> None:
@@ -396,17 +415,22 @@ class ChatScreen(OtherScreen):
         if self.chat and self.chat.name == name:
             self.show_list(False)
         else:
-            self._change(lambda: self._open(name))
+            self.change(lambda: self.open(name))
 
-    async def _open(self, name: str) -> None:
-        chat = await self.chats.open(name, self.answer)
+    async def open(self, name: str) -> None:
+        chat = await self.chats.open(name, self.questions.ask)
         await self.close()
         self.chat, self.new_settings = chat, chat.settings
-        self._show_turns([stored_turn_view(turn) for turn in chat.log.path()])
+        self.show_chat()
+        self.show_list(False)
+        await self.commands.read_changes()
+
+    def show_chat(self) -> None:
+        """Shows the turns of the open chat, up to its head."""
+        self._show_turns([stored_turn_view(turn) for turn in self.chat.log.path()] if self.chat else [])
 
     def _show_turns(self, turns: list[TurnView]) -> None:
         self.transcript.load(turns)
-        self.show_list(False)
         self.show_welcome()
         self.draw_lines()
 
@@ -415,21 +439,11 @@ class ChatScreen(OtherScreen):
 
         async def new_chat() -> None:
             await self.close()
-            self._show_turns([])
+            self.show_chat()
+            self.show_list(False)
+            await self.commands.read_changes()
 
-        self._change(new_chat)
-
-    def action_chat_branch(self) -> None:
-        """Continues after the turn in view in a new chat."""
-        index = self.transcript.turn_in_view
-        if (chat := self.chat) and index is not None and (turn := self.transcript.turns[index].id):
-            self._change(lambda: self._branch(chat, turn))
-
-    async def _branch(self, chat: Chat, turn: str) -> None:
-        old, name = chat.name, await self.chats.free_name(chat.name)
-        chat.branch(name, turn)
-        await self._open(name)
-        self.say(f"The new chat is {name}; {old} is unchanged.")
+        self.change(new_chat)
 
     async def read_list(self) -> None:
         """Updates the list of chats, if it is shown."""
@@ -438,51 +452,11 @@ class ChatScreen(OtherScreen):
         chats = await self.chats.matching(self.chat_list.search.value.strip())
         self.chat_list.show_chats(tuple(chats), self.chat.name if self.chat else "")
 
-    def _named_chat(self) -> str:
-        """The chat that is highlighted in the list, else the open one; empty: none."""
-        chat = self.chat_list.rows.value if self.chat_list.rows.has_focus else self.chat
-        return chat.name or "" if chat else ""
-
-    def action_chat_rename(self) -> None:
-        if name := self._named_chat():
-            self._change(lambda: self._rename(name))
-
-    async def _rename(self, name: str) -> None:
-        new = await self.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
-        if not new or new == name:
-            return
-        is_open = self.chat is not None and self.chat.name == name
-        if is_open:
-            await self.close()  # an open chat is locked
-        try:
-            await self.chats.rename(name, new)
-            name = new
-        finally:
-            if is_open:
-                await self._open(name)
-        await self.read_list()
-
-    def action_chat_delete(self) -> None:
-        if name := self._named_chat():
-            self._change(lambda: self._delete(name))
-
-    async def _delete(self, name: str) -> None:
-        shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
-        if not await confirm(self.app, f"Delete {shown}?", body, f"delete {shown}", no="keep it"):
-            return
-        if self.chat and self.chat.name == name:
-            await self.close()
-            self.transcript.load([])
-            self.show_welcome()
-        await self.chats.delete(name)
-        self.draw_lines()
-        await self.read_list()
-
     # -- settings -------------------------------------------------------------------------------------
 
     def action_chat_settings(self) -> None:
         """Opens the form with the settings of this chat."""
-        self._change(self._edit_settings)
+        self.change(self._edit_settings)
 
     async def _edit_settings(self) -> None:
         from gpubox.tui.chat.chat_settings import ChatSettingsScreen
@@ -495,7 +469,7 @@ class ChatScreen(OtherScreen):
     async def change_settings(self, settings: ChatSettings) -> None:
         """Applies from the next turn on. Raises GpuboxError if the workspace cannot be used."""
         if self.chat is None:
-            self.chat = await self.chats.open("", self.answer)
+            self.chat = await self.chats.open("", self.questions.ask)
         self.chat.change_settings(settings)
         self.new_settings = self.chat.settings
         self.draw_lines()

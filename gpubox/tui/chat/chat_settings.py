@@ -25,7 +25,7 @@ MAX_COUNT = 1_000_000
 CHOICES: dict[str, tuple[tuple[Any, str], ...]] = {
     "thinking": ((None, "the model's default"), (True, "on"), (False, "off")),
     "tools": ((True, "on"), (False, "off")),
-    "approvals": (("ask", "ask for each"), ("workspace", "allow in the workspace"), ("never", "never")),
+    "apply": (("ask", "you decide"), ("turn", "taken at each turn's end"), ("plan", "plan only: none")),
     "protocol": ((None, "chosen for the model"), ("native", "native (chat template)"), ("fenced", "```python blocks")),
 }
 """Settings with a few values: each value and its label."""
@@ -48,7 +48,7 @@ SETTING_FIELDS = (
     SettingField("tools", "tools", "run code, use files"),
     SettingField("protocol", "tool calls", "format of the calls"),
     SettingField("workdir", "workspace", "folder for its files", "none"),
-    SettingField("approvals", "writes", "into the workspace"),
+    SettingField("apply", "changes", "what becomes of them"),
     SettingField("rounds", "rounds", "requests in one turn", str(AgentSettings().rounds)),
     SettingField("max_tokens", "max_tokens", "tokens in one round", str(AgentSettings().max_tokens)),
     *(SettingField(name, name, "sampling", "the server's default") for name in SAMPLING),

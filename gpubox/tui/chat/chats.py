@@ -7,8 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.sandbox.layers import View
+from gpubox.tui.chat.files_named import Prompt, read_named, workspace_names
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
@@ -19,6 +23,11 @@ if TYPE_CHECKING:
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
 
+PROJECT_FILES = (
+    ".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "CMakeLists.txt", "Makefile",
+    "pom.xml", "build.gradle", "composer.json", "Gemfile", "AGENTS.md", "CLAUDE.md",
+)  # fmt: skip
+"""A folder with one of them is a project: it is offered as workspace."""
 READ_ONLY = "This is a recording: no model answers here."
 
 
@@ -96,9 +105,53 @@ class Chats:
         known = (await run_in_thread(load_catalog, self.paths)).profiles.get(profile)
         return (known.chat.system if known else "") or SYSTEM_PROMPT, known.sampling if known else {}
 
+    async def workspace_names(self, chat: Chat | None, workdir: str) -> list[str]:
+        """The files and folders of the workspace, as the model sees them; none without a workspace."""
+        view = _view(chat, workdir)
+        return await run_in_thread(workspace_names, view) if view else []
+
+    async def read_named(self, chat: Chat, text: str) -> Prompt:
+        """The prompt ``text`` with what the files hold that it names."""
+        return await run_in_thread(read_named, text, _view(chat, chat.settings.workdir))
+
+    async def project(self) -> tuple[str, bool | None]:
+        """The folder in which gpubox was started, and whether it may be a workspace; empty: it cannot be one."""
+        from gpubox.agent.projects import load_project
+
+        def look() -> tuple[str, bool | None]:
+            from gpubox.agent.workspace import Workspace
+
+            try:
+                own = (self.paths.config, self.paths.state, self.paths.cache)
+                root = Workspace(Path.cwd(), own_folders=own).root
+            except (GpuboxError, OSError):
+                return "", None
+            allowed = load_project(self.paths, root).allowed
+            if allowed is None and not any((root / name).exists() for name in PROJECT_FILES):
+                return "", None
+            return str(root), allowed
+
+        return ("", None) if self.recording else await run_in_thread(look)
+
+    async def remember_project(self, root: str, allowed: bool) -> None:
+        """Keeps the owner's answer."""
+        from gpubox.agent.projects import load_project, save_project
+
+        def remember() -> None:
+            project = load_project(self.paths, Path(root))
+            save_project(self.paths, Path(root), msgspec.structs.replace(project, allowed=allowed))
+
+        await run_in_thread(remember)
+
     async def save_file(self, text: str, path: str, folder: str) -> str:
         """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""
         return await run_in_thread(_save_file, text, path, folder)
+
+
+def _view(chat: Chat | None, workdir: str) -> View | None:
+    if not workdir:
+        return None
+    return (chat.view() if chat else None) or View((Path(workdir),))
 
 
 def _save_file(text: str, path: str, folder: str) -> str:

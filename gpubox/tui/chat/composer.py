@@ -1,14 +1,22 @@
-"""The prompt box: Enter sends, ctrl+j starts a new line, Up in an empty box edits the last prompt."""
+"""The prompt box: Enter sends, ctrl+j starts a new line, Up in an empty box edits the last prompt.
+
+While a list of suggestions is shown, the arrows, Tab, Enter and esc are about it.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
+
+from gpubox.tui.chat.files_named import pasted_image
+
+if TYPE_CHECKING:
+    from gpubox.tui.chat.suggestions import Suggestions
 
 NEW_LINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter")
 MAX_ROWS = 10
@@ -26,11 +34,14 @@ class Composer(TextArea):
         & .text-area--placeholder { color: $quiet; }
     }
     """
-    # TextArea binds ctrl+y to redo.
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+y", "screen.chat_copy_code", show=False)]
+    # TextArea binds ctrl+y to redo, ctrl+d to delete.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+y", "screen.command('copy_code')", show=False),
+        Binding("ctrl+d", "screen.command('diff')", show=False),
+    ]
 
     class Submitted(Message):
-        """Enter was pressed on a text that is not blank."""
+        """Enter was pressed; ``text`` may be empty."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -49,11 +60,12 @@ class Composer(TextArea):
             super().__init__()
             self.pages = pages
 
-    def __init__(self) -> None:
+    def __init__(self, suggestions: Suggestions) -> None:
         super().__init__(
             "", soft_wrap=True, show_line_numbers=False, tab_behavior="focus", compact=False, id="composer",
-            placeholder="Ask, or say what to write and run", highlight_cursor_line=False,
+            placeholder="Ask, or say what to write and run   / commands   @ files", highlight_cursor_line=False,
         )  # fmt: skip
+        self.suggestions = suggestions
         self.cursor_blink = False
         self.typed_at = float("-inf")
         """When the text was last changed."""
@@ -64,10 +76,17 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
         self._fit_height()
 
+    @property
+    def before_cursor(self) -> str:
+        """The text up to the cursor."""
+        return self.get_text_range((0, 0), self.cursor_location)
+
     async def _on_key(self, event: events.Key) -> None:
         message: Message | None = None
-        if event.key == "enter":
-            message = self.Submitted(self.text.rstrip()) if self.text.strip() else None
+        if self.suggestions.display and self._suggested(event.key):
+            pass
+        elif event.key == "enter":
+            message = self.Submitted(self.text.rstrip())
         elif event.key in NEW_LINE_KEYS:
             self.insert("\n")
         elif event.key == "up" and not self.text:
@@ -84,9 +103,30 @@ class Composer(TextArea):
         if message:
             self.post_message(message)
 
+    def _suggested(self, key: str) -> bool:
+        """Does what ``key`` means to the suggestions; whether it means anything."""
+        suggestions = self.suggestions
+        if key in ("up", "down"):
+            suggestions.move_cursor(suggestions.cursor + (1 if key == "down" else -1))
+        elif key in ("tab", "enter"):
+            completed = suggestions.completed(self.before_cursor)
+            self.replace(completed, (0, 0), self.cursor_location)
+            suggestions.close(self.text)
+            if key == "enter" and completed.startswith("/"):
+                self.post_message(self.Submitted(completed))
+        elif key == "escape":
+            suggestions.close(self.text)
+        return key in ("up", "down", "tab", "enter", "escape")
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        if image := pasted_image(event.text):  # a terminal pastes the path of what was dropped on it
+            event.prevent_default()
+            self.insert(image)
+
     def on_text_area_changed(self) -> None:
         self.typed_at = time.monotonic()
         self._fit_height()
+        self.suggestions.offer(self.text, self.before_cursor)
 
     def on_resize(self) -> None:
         self._fit_height()

@@ -9,18 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpubox.agent import events as e
 from gpubox.agent.reply_text import split_thinking
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat import turn_parts
-from gpubox.tui.chat.markdown import fences
+from gpubox.tui.chat.files_named import split_prompt
 from gpubox.tui.styled_lines import join_lines, styled_line
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.chat_log import Turn
+    from gpubox.tui.chat.files_named import Prompt
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""
@@ -43,6 +46,8 @@ class TurnProgress:
     """asks | reads | thinks | answers | runs | waits | over"""
     round: int = 0
     rounds: int = 0
+    budgets: e.RoundStarted | None = None
+    """What the turn had used when the round started."""
     prefill: e.PrefillProgress | None = None
     generation: e.GenerationStats | None = None
     """The server's figures of this round."""
@@ -67,7 +72,7 @@ class TurnView:
     """The parts of one turn. ``parts`` grows, and only its last parts change."""
 
     def __init__(self, prompt: str, answered_by: str = "") -> None:
-        self.prompt = prompt
+        self.prompt = split_prompt(prompt)[0]
         self.parts: list[turn_parts.TurnPart] = [turn_parts.PromptPart(prompt)]
         self.id = ""
         """The turn's id in the chat file; empty until the turn is written there."""
@@ -79,10 +84,19 @@ class TurnView:
         """Of this chat after the last round; ``None``: the server does not say."""
         self.answered_by = answered_by
         """Profile and build, as far as they are known."""
+        self.changes: turn_parts.ChangesPart | None = None
         self._tool_calls: dict[str, turn_parts.ToolCallPart] = {}
         self._round_notes: list[turn_parts.LinesPart] = []
+        self._compacted = False
+        self._reread_from = ""
         self._round_start = 1
         """Index of the first part of the current round."""
+
+    def show_prompt(self, prompt: Prompt) -> None:
+        """The prompt with what it names, and what of it was not added."""
+        self.parts[0] = turn_parts.PromptPart(prompt.text, prompt.images)
+        for note in prompt.notes:
+            self._add_note("! ", note)
 
     @property
     def answer(self) -> str:
@@ -108,7 +122,7 @@ class TurnView:
                 progress.generation = event
             case e.RoundStarted(number, rounds):
                 self._close_part()
-                progress.round, progress.rounds = number, rounds
+                progress.round, progress.rounds, progress.budgets = number, rounds, event
                 self._start_round()
             case e.RoundRestarted(_, why):
                 del self.parts[self._round_start :]
@@ -116,17 +130,26 @@ class TurnView:
                 self._start_round()
             case e.MessageAdded(message) if message.partial:
                 self._restore_partial(message)
+            case e.Compacted():
+                self._compacted = True
+            case e.MessageAdded(message) if message.role == "user" and progress.round:
+                if not self._compacted:  # it was queued; the one after a summary is gpubox's own
+                    self._close_part()
+                    self.parts.append(turn_parts.PromptPart(message.content))
+                self._compacted = False
             case e.ToolRequested(call):
                 self._close_part()
                 if call.code and isinstance(last := self.parts[-1], turn_parts.AnswerPart):
                     last.drop_code(call.code)
                 self._tool_call(call).state = "runs"
                 progress.phase, progress.tool, progress.stretch_started_at = "runs", call.name, None
-            case e.QuestionAsked(question) if question.call:
-                part = self._tool_call(question.call)
-                part.state, part.diff = "waits for you", question.text
-                part.changed()
-                progress.phase, progress.tool = "waits", question.call.name
+            case e.QuestionAsked(question):
+                progress.phase, progress.tool = "waits", ""
+                if question.call:
+                    part = self._tool_call(question.call)
+                    part.state = "waits for you"
+                    part.changed()
+                    progress.tool = question.call.name
             case e.ToolFinished(call, output):
                 part = self._tool_call(call)
                 part.output = output
@@ -135,6 +158,12 @@ class TurnView:
             case e.RoundFinished():
                 self.context_used_tokens = event.timing.context_tokens
                 self._finish_round(event)
+            case e.FilesChanged(files):
+                self._close_part()
+                self.changes = turn_parts.ChangesPart(files)
+                self.parts.append(self.changes)
+            case e.TestFinished(command, output):
+                self.add_test(command, output)
             case e.Notice(_, text):
                 self._add_note("! ", text)
             case e.TurnFinished(totals, reason):
@@ -146,6 +175,13 @@ class TurnView:
                 self._finish(totals, "")
             case _:
                 pass
+
+    def add_test(self, command: str, output: ToolOutput) -> None:
+        """What the project's tests said."""
+        self._close_part()
+        part = turn_parts.TestPart(ToolCall("", "test", {"command": command}))
+        part.output = output
+        self.parts.append(part)
 
     def stop(self, why: str = "stopped") -> None:
         """Ends a turn whose events broke off without a final event."""
@@ -216,6 +252,7 @@ class TurnView:
     def _finish_round(self, event: e.RoundFinished) -> None:
         self._close_part()
         timing = event.timing
+        self._reread_from = self._reread_from or timing.reread_from
         thinking = [part for part in self.parts if isinstance(part, turn_parts.ThinkingPart) and part.seconds is None]
         if thinking:
             for part in thinking[:-1]:
@@ -240,6 +277,8 @@ class TurnView:
         if len(self._round_notes) == 1:  # the summary repeats the figures of a single round
             self.parts.remove(self._round_notes[0])
         if totals.timing.wall_seconds:
+            timing = msgspec.structs.replace(totals.timing, reread_from=self._reread_from)
+            totals = msgspec.structs.replace(totals, timing=timing)
             self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width)))
         self.over, self.progress.phase = True, "over"
 
@@ -255,7 +294,7 @@ def stored_turn_view(turn: Turn) -> TurnView:
     view = TurnView(header.text, model_label(header.profile or header.model, header.build))
     view.id = turn.id
     for event in turn.events:
-        if not isinstance(event, e.MessageAdded):
+        if not isinstance(event, e.MessageAdded) or event.message.role == "user":
             view.apply(event)
         elif event.message.role == "assistant":  # the file stores messages instead of deltas
             thinking, visible = split_thinking(event.message.content)
@@ -287,11 +326,16 @@ class TurnRunner:
         """Since the turn started."""
         return self._clock() - self._started_at
 
-    async def run(self, chat: Chat, turn: TurnView, text: str) -> None:
+    @property
+    def stopped(self) -> bool:
+        """Whether the owner stopped the turn."""
+        return self._stopping
+
+    async def run(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
         self.turn, self.running, self._started_at = turn, True, self._clock()
         self._chat, self._stopping = chat, False
-        self._task = asyncio.create_task(self._consume(chat, turn, text))
+        self._task = asyncio.create_task(self._consume(chat, turn, prompt))
         drawing = asyncio.create_task(self._draw_changes())
         try:
             await asyncio.wait([self._task])
@@ -315,9 +359,9 @@ class TurnRunner:
             self._task.cancel()
         self._stopping = True
 
-    async def _consume(self, chat: Chat, turn: TurnView, text: str) -> None:
+    async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:
-            async with contextlib.aclosing(chat.send(text)) as events:
+            async with contextlib.aclosing(chat.send(prompt.text, prompt.images)) as events:
                 async for event in events:
                     if isinstance(event, e.TurnStarted) and (endpoint := chat.endpoint):
                         turn.answered_by = model_label(endpoint.profile_name or endpoint.model, endpoint.build)
@@ -339,43 +383,3 @@ class TurnRunner:
             started = self._clock()
             self._draw()
             await asyncio.sleep(max(FRAME_SECONDS, REST_FACTOR * (self._clock() - started)))
-
-
-# -- code snippets ------------------------------------------------------------------------------------
-
-FILE_EXTENSIONS = {
-    "python": "py", "py": "py", "bash": "sh", "sh": "sh", "shell": "sh", "javascript": "js", "js": "js",
-    "typescript": "ts", "c": "c", "cpp": "cpp", "c++": "cpp", "rust": "rs", "go": "go", "java": "java", "json": "json",
-    "yaml": "yaml", "toml": "toml", "html": "html", "css": "css", "sql": "sql", "markdown": "md", "diff": "diff",
-}  # fmt: skip
-"""By language."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodeSnippet:
-    """A program in a turn, as the model wrote it."""
-
-    text: str
-    language: str
-
-    @property
-    def line_count(self) -> int:
-        return len(self.text.rstrip("\n").split("\n"))
-
-    @property
-    def file_name(self) -> str:
-        """A name to save it under."""
-        return f"snippet.{FILE_EXTENSIONS.get(self.language.lower(), 'txt')}"
-
-
-def code_snippets(turn: TurnView) -> list[CodeSnippet]:
-    """The code blocks and executed programs of a turn, in order. A block that was then executed counts once."""
-    snippets: list[CodeSnippet] = []
-    for part in turn.parts:
-        if isinstance(part, turn_parts.AnswerPart):
-            snippets += [CodeSnippet(text, language or "text") for language, text in fences(part.text)]
-        elif isinstance(part, turn_parts.ToolCallPart) and part.call.code:
-            code = part.call.code
-            snippets = [snippet for snippet in snippets if snippet.text.strip() != code.strip()]
-            snippets.append(CodeSnippet(code, "python"))
-    return [snippet for snippet in snippets if snippet.text.strip()]

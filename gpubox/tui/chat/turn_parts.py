@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.agent.events import RoundTiming, TurnTotals
+from gpubox.agent.events import ChangedFile, RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.sanitize import reveal_hidden, sanitize_line
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.chat.diff_lines import change_rows, diff_rows, file_line
+from gpubox.tui.chat.files_named import split_prompt
 from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines
 from gpubox.tui.styled_lines import (
     StyledLine,
@@ -22,6 +26,10 @@ from gpubox.tui.styled_lines import (
     wrap_hard,
     wrap_parts,
 )
+from gpubox.views.changes import changed_sentence
+
+if TYPE_CHECKING:
+    from gpubox.sandbox.changes import Change
 
 THINKING_TAIL_CHARS = 400
 """Characters at the end of running thinking that are searched for its last words."""
@@ -31,6 +39,8 @@ FOLDED_LINES = 10
 """Lines of code, a diff or output in a folded tool call."""
 UNFOLDED_LINES = 2000
 """The same when unfolded; the rest is only counted."""
+CHANGED_SHOWN = 60
+"""Files in the list of what a turn changed."""
 INDENT: StyledLine = (("  ", ""),)
 
 
@@ -85,14 +95,25 @@ class PromptPart(TurnPart):
 
     folds = True
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, images: Sequence[Path] = ()) -> None:
         super().__init__()
-        self.text = text
+        self.text, self.attached = split_prompt(text)
+        self.images = images
 
     def make(self, width: int) -> list[StyledLine]:
         rows = _text_rows(self.text, "bold", width, (("❯ ", "bold $primary"),), INDENT)
         if len(rows) > PROMPT_LINES and not self.open:
             rows = [*rows[: PROMPT_LINES - 1], ((f"  … {len(rows) - PROMPT_LINES + 1:,} more lines", "$quiet"),)]
+        for path in self.images:
+            size = units.small_size(path.stat().st_size)
+            rows.append((*INDENT, (f"[image {sanitize_to_width(path.name, width - 20)} {size}]", "$accent")))
+        if self.attached:
+            names = sanitize_line(self.attached.partition("\n")[0])
+            rows += wrap(
+                styled_line((f"+ {len(self.attached):,} characters: {names}", "$quiet")), width, INDENT, INDENT
+            )
+            if self.open:
+                rows += _text_rows(self.attached.partition("\n")[2], "$quiet", width, INDENT, INDENT)
         return rows
 
 
@@ -193,7 +214,6 @@ STOP_REASONS = {
     "cancelled": "stopped", "denied": "you refused", "refused": "refused",
 }  # fmt: skip
 """``ToolOutput.ended_by`` -> its label."""
-_DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "$primary"), ("+", "$success"), ("-", "$error"))
 _FILE_TEXTS = ("content", "edits", "old", "new")
 """Arguments of the file tools that a diff shows better."""
 
@@ -209,7 +229,6 @@ class ToolCallPart(TurnPart):
         self.output: ToolOutput | None = None
         self.state = "runs"
         """In the title as long as there is no output."""
-        self.diff = ""
 
     def make(self, width: int) -> list[StyledLine]:
         output = self.output
@@ -246,22 +265,13 @@ class ToolCallPart(TurnPart):
             code = "\n".join(cut_long_line(text.expandtabs(4)) for text in self.call.code.strip("\n").split("\n"))
             return [row for source in highlight_code(code, "python") for row in wrap_hard(source, width)]
         rows: list[StyledLine] = []
+        diff = self.output.diff if self.output else ""
         for name, value in self.call.arguments.items():
-            if not (self.diff and name in _FILE_TEXTS):
+            if not (diff and name in _FILE_TEXTS):
                 text = sanitize_line(cut_long_line(" ⏎ ".join(str(value).split("\n"))))
                 rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
-        return rows + (diff_lines(self.diff, width) if self.diff and self.output else [])  # before, the question has it
-
-
-def diff_lines(diff: str, width: int) -> list[StyledLine]:
-    """A unified diff in colours. It is complete: the user approves exactly what is written."""
-    rows: list[StyledLine] = []
-    for text in diff.split("\n"):
-        style = next((style for mark, style in _DIFF_STYLES if text.startswith(mark)), "")
-        rows += wrap_hard(((reveal_hidden(cut_long_line(text.expandtabs(4))), style),), width)
-    while rows and not rows[-1]:
-        rows.pop()
-    return rows
+        path = str(self.call.arguments.get("path", ""))
+        return rows + (diff_rows(diff.rstrip("\n").split("\n"), path, width) if diff else [])
 
 
 def _result_lines(output: ToolOutput, width: int) -> list[StyledLine]:
@@ -294,6 +304,58 @@ def _frame(left: str, title: StyledLine, right: str, width: int, edge: str) -> S
 
 def _side(row: StyledLine, inner: int, edge: str) -> StyledLine:
     return (("│ ", edge), *pad_line(row, inner), (" │", edge))
+
+
+class TestPart(ToolCallPart):
+    """The project's tests: one line if they passed, until it is unfolded."""
+
+    def make(self, width: int) -> list[StyledLine]:
+        output = self.output
+        if self.open or output is None or not output.ok:
+            return super().make(width)
+        last = next(iter(output_lines(output.text)[-1:]), "")
+        command = sanitize_to_width(str(self.call.arguments.get("command", "")), 40)
+        line = styled_line(("✓ tests passed", "$success"), (f"   {command}", ""), (f"   {last}", "$quiet"))
+        return [truncate_line((*line, (f"   {units.duration(output.seconds)}", "$secondary")), width)]
+
+
+# -- what the turn changed ----------------------------------------------------------------------------
+
+
+class ChangesPart(TurnPart):
+    """A line for each file that the turn changed; unfolded, their diffs. Below them what became of them."""
+
+    folds = True
+
+    def __init__(self, files: Sequence[ChangedFile]) -> None:
+        super().__init__()
+        self.files: Sequence[ChangedFile | Change] = files
+        self.changes: Sequence[Change] = ()
+        """As they wait for the owner, with their hunks."""
+        self.fate: StyledLine = ()
+        self.waits = False
+
+    def decide(self, changes: Sequence[Change], fate: StyledLine) -> None:
+        """``changes``: those that wait now; ``fate``: what the owner can do, or what was done."""
+        self.waits = bool(changes)
+        waiting = {change.path: change for change in changes}
+        self.files = [waiting.get(each.path, each) for each in self.files]
+        self.changes = [change for change in changes if any(change is each for each in self.files)] or self.changes
+        self.fate = fate
+        self.changed()
+
+    def make(self, width: int) -> list[StyledLine]:
+        cells = max((len(each.path) for each in self.files), default=0)
+        mark = ("▾ " if self.open else "▸ ") if self.changes else "● "
+        rows: list[StyledLine] = [((mark, "$primary"), (changed_sentence(self.files), "bold"))]
+        for each in self.files[:CHANGED_SHOWN]:
+            rows.append(file_line(each, width, INDENT, cells=cells))
+            if self.open:
+                change = next((change for change in self.changes if change.path == each.path), None)
+                rows += [(*INDENT, *row) for row in change_rows(change, width - 2)] if change else []
+        if len(self.files) > CHANGED_SHOWN:
+            rows.append((*INDENT, (f"… {len(self.files) - CHANGED_SHOWN:,} more files", "$quiet")))
+        return rows + (wrap(self.fate, width, INDENT, INDENT) if self.fate else [])
 
 
 # -- where the time of a turn went --------------------------------------------------------------------
@@ -382,7 +444,8 @@ def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list
     new, cached = units.tokens(timing.prefill_new_tokens), units.tokens(timing.cached_tokens)
     spans.append(styled_line(("prompt ", "$quiet"), f"{new} read, {cached} reused"))
     if timing.prefill_reprocessed_tokens:
-        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} read again", "$warning")))
+        where = f" from {sanitize_to_width(timing.reread_from, 40)}" if timing.reread_from else ""
+        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} read again{where}", "$warning")))
     return spans
 
 

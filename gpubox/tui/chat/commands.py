@@ -1,0 +1,211 @@
+"""What the commands of the chat do: the diff and its decisions, undo, tests, commits, plans, and the question for a
+workspace. Each has a key or a row of the menu, and a name behind a slash."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpubox.agent.events import FilesChanged
+from gpubox.agent.tools import Question
+from gpubox.concurrency import run_in_thread
+from gpubox.errors import UsageError
+from gpubox.sandbox.steps import ChangedSince
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.chat.turn_parts import note_part
+from gpubox.tui.dialogs import PromptScreen, confirm
+from gpubox.tui.styled_lines import StyledLine, join_lines, styled_line
+from gpubox.views.changes import count, step_sentence, taken_sentence
+
+if TYPE_CHECKING:
+    from gpubox.agent.chat import Chat
+    from gpubox.sandbox.changes import Change, Choice
+    from gpubox.sandbox.steps import StepResult
+    from gpubox.tui.chat.chat_screen import ChatScreen
+
+UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
+WAITS = styled_line(
+    ("⏎", "bold $primary"), (" or ", "$quiet"), ("^d", "bold $primary"), ("  look and decide", "$quiet")
+)
+
+TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
+
+
+class ChatCommands:
+    """Acts on the open chat of ``screen``. Each command is named as behind the slash and runs in a worker."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self.screen = screen
+        self.changes: tuple[Change, ...] = ()
+        """What waits for the owner."""
+        self._tests_offered = False
+
+    @property
+    def chat(self) -> Chat:
+        """The open one. Raises UsageError if there is none."""
+        if self.screen.chat is None:
+            raise UsageError("There is no turn in this chat yet.")
+        return self.screen.chat
+
+    # -- what waits for the owner ---------------------------------------------------------------------
+
+    async def read_changes(self, fate: StyledLine = ()) -> None:
+        """Reads what waits, and shows it below the last turn that changed something. ``fate``: what was done."""
+        screen = self.screen
+        chat = screen.chat
+        self.changes = tuple(await chat.changes()) if chat and chat.name and chat.settings.workdir else ()
+        parts = [turn.changes for turn in screen.transcript.turns if turn.changes]
+        for part in parts[:-1]:
+            if part.waits:  # it is decided with the last one
+                part.decide((), ())
+        if parts:
+            last = parts[-1]
+            if self.changes:
+                fate = join_lines([fate, WAITS])
+            elif not fate and not last.waits:
+                fate = last.fate or (TAKEN if screen.settings.apply == "turn" else ())
+            last.decide(self.changes, fate)
+            screen.transcript.remake()
+        screen.draw_lines()
+
+    async def diff(self) -> None:
+        from gpubox.tui.chat.diff_screen import DiffScreen
+
+        await self.read_changes()
+        if not self.changes:
+            self.screen.say("Nothing waits for you: no turn changed a file of the workspace since the last decision.")
+            return
+        self.screen.app.push_screen(DiffScreen(self.changes, self._take, self._drop, note=self.screen.header.note))
+
+    async def _take(self, choice: Choice, allowed: Collection[str]) -> None:
+        result = await self.chat.take(choice, allow=allowed)
+        await self.read_changes(
+            styled_line(
+                (f"✓ {sanitize_line(taken_sentence(result))}", "$success"), *(UNDO_HINT if result.taken else ())
+            )
+        )
+
+    async def _drop(self, choice: Choice, why: str) -> None:
+        await self.chat.drop(choice, why)
+        reads = " The model reads why with your next prompt." if why else ""
+        await self.read_changes(
+            styled_line((f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning"), *UNDO_HINT)
+        )
+
+    async def undo(self) -> None:
+        await self._step(self.chat.undo, "Undone", "  /redo brings it back")
+
+    async def redo(self) -> None:
+        await self._step(self.chat.redo, "Redone", "  /undo takes it back again")
+
+    async def _step(self, step: Callable[..., Awaitable[StepResult]], verb: str, hint: str) -> None:
+        """Undoes or redoes. Files that the owner changed since stay only if he says so."""
+        log = self.chat.log
+        try:
+            result = await step()
+        except ChangedSince as error:
+            body = "They stay as they are, and all else is put back."
+            if not await confirm(self.screen.app, error.message, body, "keep my version of them"):
+                return
+            events = (event for turn in log.turns.values() for event in turn.events)
+            result = await step(
+                keep={f.path for event in events if isinstance(event, FilesChanged) for f in event.files}
+            )
+        prompts = [turn.header.text for name in result.turns if (turn := log.turns.get(name))]
+        self.screen.show_chat()
+        said = sanitize_line(step_sentence(result, verb, prompts))
+        self.note(styled_line((f"↶ {said}", "$quiet"), (hint, "$quiet italic")))
+        await self.read_changes()
+
+    def note(self, line: StyledLine) -> None:
+        """A line of gpubox below the last turn; in an empty chat as a message."""
+        transcript = self.screen.transcript
+        if transcript.turns:
+            transcript.turns[-1].parts.append(note_part(line, gap=True))
+            transcript.update_last()
+        else:
+            self.screen.say("".join(text for text, _ in line))
+
+    # -- the project ----------------------------------------------------------------------------------
+
+    async def test(self) -> None:
+        confirmed, proposed = await self.chat.test_command()
+        if not confirmed:
+            body = "It runs in the sandbox, over the files as the model sees them, after each turn that changes some."
+            title = "Which command tests this project?"
+            command = await self.screen.app.push_screen_wait(PromptScreen(title, proposed, body))
+            if not command:
+                return
+            await self.chat.confirm_test(command)
+        self.screen.say("The tests run …")
+        finished = await self.chat.run_test()
+        if turns := self.screen.transcript.turns:
+            turns[-1].add_test(finished.command, finished.output)
+            self.screen.transcript.follow = True
+            self.screen.transcript.update_last()
+
+    async def offer_tests(self) -> None:
+        """Asks once in a chat whether the project's tests run after each turn that changes files."""
+        chat = self.chat
+        if self._tests_offered or not self.changes:
+            return
+        self._tests_offered = True
+        confirmed, proposed = await chat.test_command()
+        if not confirmed and proposed:
+            text = f"{proposed}\nShall it run in the sandbox after each turn that changes files?"
+            if (await self.screen.questions.ask(Question("go_on", text), "Test what it changes?")).yes:
+                await chat.confirm_test(proposed)
+                await self.test()
+
+    async def commit(self) -> None:
+        from gpubox.tui.chat.commit import CommitScreen
+
+        self.screen.say("The model writes a message …")
+        message = await self.chat.commit_message()
+        if text := await self.screen.app.push_screen_wait(CommitScreen(message)):
+            said = (await self.chat.commit(text)).strip().split("\n")
+            self.note(styled_line(("✓ Committed. ", "$success"), (sanitize_line(said[0]), "$secondary")))
+
+    async def share(self) -> None:
+        from gpubox.views.chat_markdown import chat_markdown
+
+        log = self.chat.log
+        text = await run_in_thread(chat_markdown, log)
+        await self.screen.snippets.save("Write the chat as Markdown", f"{log.name or 'chat'}.md", text)
+
+    async def compact(self) -> None:
+        cost = await self.chat.compaction_cost()
+        if await confirm(self.screen.app, "Shorten the conversation?", cost, "shorten it"):
+            self.note(styled_line((sanitize_line(await self.chat.compact()), "$secondary")))
+
+    async def plan(self) -> None:
+        settings = self.screen.settings
+        planning = settings.apply == "plan"
+        await self.screen.change_settings(msgspec.structs.replace(settings, apply="ask" if planning else "plan"))
+        self.screen.say("The model may write again: you decide about its changes." if planning
+                        else "Plan only: nothing is written until you leave it with /plan.")  # fmt: skip
+
+    async def model(self) -> None:
+        app = self.screen.app
+        await app.run_action("run_by_id('zoom_profiles')")
+
+    # -- the workspace --------------------------------------------------------------------------------
+
+    async def offer_workspace(self) -> None:
+        """Asks once whether the folder in which gpubox was started is the workspace of its chats."""
+        screen = self.screen
+        root, allowed = await screen.chats.project()
+        if not root or allowed is False or screen.chat or screen.settings.workdir:
+            return
+        if allowed is None:
+            text = (
+                f"Use {root} as workspace?\nThe model reads it and works on a copy of what it changes: you see the "
+                "changes before they reach your folder."
+            )
+            allowed = (await screen.questions.ask(Question("go_on", text), "Work in this folder?")).yes
+            await screen.chats.remember_project(root, allowed)
+        if allowed and not screen.settings.workdir and not screen.runner.running:
+            await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=root))
+            screen.show_welcome()

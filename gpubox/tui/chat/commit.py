@@ -1,0 +1,44 @@
+"""The message of a commit, before it is made."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.widgets import Static, TextArea
+
+from gpubox.tui.dialogs import Dialog
+
+
+class CommitScreen(Dialog[str | None]):
+    """Returns the message, ``None`` for esc."""
+
+    DEFAULT_CSS = """
+    CommitScreen > Vertical { width: 84; max-width: 100%; height: auto; padding: 1 2; }
+    CommitScreen TextArea { height: 10; border: none; background: $line; padding: 0 1; }
+    CommitScreen Static { height: auto; margin-top: 1; color: $quiet; }
+    """
+    BINDINGS = [  # noqa: RUF012
+        Binding("enter", "commit", "Commit", priority=True),
+        Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", priority=True),
+    ]
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.message = TextArea(message, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
+        self.message.cursor_blink = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title, box.border_subtitle = "Commit", "⏎ commits, ^j new line, esc cancels"
+            yield self.message
+            yield Static("Commits what was taken, with your git and your name. Nothing is pushed.", markup=False)
+
+    def on_mount(self) -> None:
+        self.set_focus(self.message)
+
+    def action_new_line(self) -> None:
+        self.message.insert("\n")
+
+    def action_commit(self) -> None:
+        self.dismiss(self.message.text.strip() or None)

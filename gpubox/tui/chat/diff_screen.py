@@ -1,0 +1,247 @@
+"""The diff of what waits for the owner: files and hunks to mark, and what becomes of the marked ones."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widgets import Input
+
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PushedScreen
+from gpubox.tui.chat.diff_lines import change_rows, file_line
+from gpubox.tui.dialogs import confirm
+from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.tui.widgets.lines import SingleLine, TitledPane
+from gpubox.views.changes import changed_sentence, count, doubt, line_counts
+
+if TYPE_CHECKING:
+    from gpubox.sandbox.changes import Change, Choice, Hunk
+
+WHY_NOT = "why? The model reads it. ⏎ without a word: only drops"
+Marked = dict[str, frozenset[int] | None]
+"""What is marked: path -> numbers of hunks; ``None``: the whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """A file, or one of its hunks."""
+
+    change: Change
+    hunk: Hunk | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.change.path, self.hunk.index if self.hunk else -1
+
+
+def diff_rows(changes: Sequence[Change]) -> tuple[DiffRow, ...]:
+    """The files, below each its hunks if it has several."""
+    rows: list[DiffRow] = []
+    for change in changes:
+        rows.append(DiffRow(change))
+        if len(change.hunks) > 1:
+            rows += [DiffRow(change, hunk) for hunk in change.hunks]
+    return tuple(rows)
+
+
+def toggled(marked: Mapping[str, frozenset[int] | None], row: DiffRow) -> Marked:
+    """``marked`` with this file or hunk marked, or no longer."""
+    path, every = row.change.path, frozenset(hunk.index for hunk in row.change.hunks)
+    others = {name: hunks for name, hunks in marked.items() if name != path}
+    if row.hunk is None:
+        return others if path in marked else {**others, path: None}
+    hunks = (every if marked[path] is None else marked[path] or frozenset()) if path in marked else frozenset()
+    hunks ^= {row.hunk.index}
+    return others if not hunks else {**others, path: None if hunks == every else hunks}
+
+
+class DiffRows(CursorRows[DiffRow]):
+    """The list of files and hunks."""
+
+    EMPTY_TEXT = "Nothing waits."
+    KEY = "key"
+    CURSOR_STYLES = ("on $cursor", "on $cursor")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pagedown", "screen.page(1)", show=False), Binding("pageup", "screen.page(-1)", show=False),
+    ]  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marked: Marked = {}
+        self.path_cells = 0
+
+    def make_row(self, value: DiffRow, width: int) -> StyledLine:
+        path, hunk = value.change.path, value.hunk
+        hunks = self.marked.get(path, frozenset())
+        whole = path in self.marked and hunks is None
+        if hunk is None:
+            box = ("■ ", "$success") if whole else ("◧ ", "$success") if hunks else ("□ ", "$quiet")
+            return file_line(value.change, width, (box,), cells=self.path_cells)
+        on_ = whole or hunk.index in (hunks or ())
+        title, _, context = hunk.header.partition(" @@")
+        start = title.rpartition("+")[2].partition(",")[0]
+        added, removed = (sum(line.startswith(sign) for line in hunk.lines) for sign in "+-")
+        box = ("■ ", "$success") if on_ else ("□ ", "$quiet")
+        line = styled_line(("    ", ""), box, f"line {start}", (f"  {line_counts(added, removed)}", "$quiet"))
+        return truncate_line((*line, (f"  {sanitize_to_width(context.strip(), 40)}", "$quiet")), width)
+
+
+class DiffScreen(PushedScreen):
+    """Marks, takes and drops. Closes after a decision."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    AUTO_FOCUS = "DiffRows"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.DIFF)]
+    DEFAULT_CSS = """
+    DiffScreen #diff-line { background: $footer-background; }
+    DiffScreen #diff-body { height: 1fr; }
+    DiffScreen.-wide #diff-body { layout: horizontal; }
+    DiffScreen DiffRows {
+        border: round $line; padding: 0 1; border-title-color: $secondary;
+        &:focus { border: round $line-focus; border-title-color: $foreground; }
+    }
+    DiffScreen.-wide DiffRows { width: 44%; max-width: 72; height: 1fr; }
+    DiffScreen.-narrow DiffRows { max-height: 45%; box-sizing: content-box; }
+    DiffScreen Input { height: 1; background: $line; display: none; margin: 0 1; }
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[Change],
+        take: Callable[[Choice, Collection[str]], Awaitable[None]],
+        drop: Callable[[Choice, str], Awaitable[None]],
+        *,
+        note: str = "",
+    ) -> None:
+        """``take(choice, allowed)`` and ``drop(choice, why)`` do what was decided. They raise GpuboxError."""
+        super().__init__(Scope.DIFF, note=note)
+        self.changes, self._take, self._drop = tuple(changes), take, drop
+        self.line, self.rows, self.pane = SingleLine("diff-line"), DiffRows(), TitledPane()
+        self.why = Input(compact=True, placeholder=WHY_NOT)
+        self.rows.border_title = "Changes"
+        self.rows.path_cells = max((len(change.path) for change in self.changes), default=0)
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+        yield self.line
+        with Container(id="diff-body"):
+            yield self.rows
+            yield self.pane
+        yield self.why
+        yield self.keys
+
+    def on_mount(self) -> None:
+        rows = diff_rows(self.changes)
+        self.rows.show_values(rows)
+        self._fit()
+        self.mark(self._in_no_doubt())
+
+    def on_resize(self) -> None:
+        self._fit()
+        self.draw()
+
+    def _fit(self) -> None:
+        self.rows.styles.height = len(self.rows.values) if self.size.width < 100 else None
+
+    def _in_no_doubt(self) -> Marked:
+        return {change.path: None for change in self.changes if not doubt(change)}
+
+    def mark(self, marked: Marked) -> None:
+        """Marks these, and no other."""
+        self.rows.marked = marked
+        self.draw()
+
+    @on(CursorRows.RowHighlighted)
+    def draw(self) -> None:
+        """Draws the marks, and the diff of the file under the cursor."""
+        marked = self.rows.marked
+        parts = [(changed_sentence(self.changes), "bold"), (f"   {count(len(marked), 'file')} marked", "$secondary")]
+        if left := sum(1 for change in self.changes if doubt(change) and change.path not in marked):
+            parts.append((f"   ! {left} to look at", "$warning"))
+        self.line.show([styled_line(*parts)])
+        self.rows.redraw()
+        if row := self.rows.value:
+            chosen = marked.get(row.change.path, frozenset())
+            change, key = row.change, row.key
+            self.pane.put(sanitize_line(change.path), lambda width: change_rows(change, width, chosen))
+            if row.hunk and (y := self._row_of(key[1])) is not None:
+                self.pane.scroll_to(y=y, animate=False, immediate=True)
+
+    def _row_of(self, index: int) -> int | None:
+        """The row at which a hunk of the shown file starts."""
+        starts = [y for y, row in enumerate(self.pane.drawn) if any(text.lstrip().startswith("╌╌") for text, _ in row)]
+        row = self.rows.value
+        at = [hunk.index for hunk in row.change.hunks].index(index) if row else 0
+        return starts[at] if at < len(starts) else None
+
+    @on(CursorRows.RowOpened)
+    def _opened(self) -> None:
+        self.set_focus(self.pane)
+
+    def action_page(self, pages: int) -> None:
+        """Scrolls the diff while the list has the focus."""
+        self.pane.scroll_relative(y=pages * max(1, self.pane.size.height - 2), animate=False)
+
+    # -- deciding -------------------------------------------------------------------------------------
+
+    def action_diff_mark(self) -> None:
+        if row := self.rows.value:
+            self.mark(toggled(self.rows.marked, row))
+
+    def action_diff_mark_all(self) -> None:
+        every = self._in_no_doubt()
+        self.mark({} if every.items() <= self.rows.marked.items() else {**self.rows.marked, **every})
+
+    def action_diff_back(self) -> None:
+        if self.why.display:
+            self.why.display = self.keys.typing = False
+            self.set_focus(self.rows)
+        else:
+            self.dismiss(None)
+
+    def _nothing_marked(self) -> bool:
+        if not self.rows.marked:
+            self.say("Nothing is marked: space marks a file or a hunk.")
+        return not self.rows.marked
+
+    def action_diff_take(self) -> None:
+        if not self._nothing_marked():
+            self.work(self._take_marked, "decide", exclusive=True)
+
+    async def _take_marked(self) -> None:
+        choice, allowed = dict(self.rows.marked), set[str]()
+        for change in self.changes:
+            if change.path in choice and change.runs_by_itself:
+                path, why = sanitize_line(change.path), sanitize_line(change.runs_by_itself)
+                body = f"It is {why}: your own programs may run it without asking you."
+                if await confirm(self.app, f"Take {path}?", body, "take it, too", no="leave it"):
+                    allowed.add(change.path)
+                else:
+                    del choice[change.path]
+        if choice:
+            await self._take(choice, allowed)
+            self.dismiss(None)
+
+    def action_diff_drop(self) -> None:
+        if not self._nothing_marked():
+            self.why.value = ""
+            self.why.display = self.keys.typing = True
+            self.set_focus(self.why)
+
+    @on(Input.Submitted)
+    def _reason_given(self, event: Input.Submitted) -> None:
+        choice, why = dict(self.rows.marked), event.value.strip()
+
+        async def drop() -> None:
+            await self._drop(choice, why)
+            self.dismiss(None)
+
+        self.work(drop, "decide", exclusive=True)

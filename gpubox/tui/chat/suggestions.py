@@ -1,0 +1,108 @@
+"""The list above the prompt box: what can be completed in it, commands behind a slash, files behind an ``@``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from gpubox.concurrency import run_in_thread
+from gpubox.tui.actions import Action, slash_actions
+from gpubox.tui.chat.files_named import being_named, best_names, with_name
+from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, shorten, styled_line
+from gpubox.tui.widgets.cursor_rows import CursorRows
+
+ROWS = 12
+NAMES_SECONDS = 5.0
+"""The names of the workspace are read again after so long."""
+TITLE_CELLS = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One row: what is inserted, and what it does."""
+
+    text: str
+    about: str = ""
+
+
+def typed_command(text: str) -> str:
+    """The command that is being typed, without its slash: only at the start of the prompt. ``-``: none."""
+    return text[1:] if text.startswith("/") and not any(char.isspace() or char == "/" for char in text[1:]) else "-"
+
+
+def commands(typed: str) -> list[Action]:
+    """The commands that begin with ``typed``, then those whose title or other names have it."""
+    actions = slash_actions().values()
+    begin = [action for action in actions if action.slash.startswith(typed)]
+    named = [a for a in actions if a not in begin and len(typed) > 2 and typed in f"{a.title} {a.words}".lower()]
+    return begin + named
+
+
+class Suggestions(CursorRows[Suggestion], can_focus=False):
+    """Shown while there is something to complete. The prompt box keeps the focus and moves the cursor."""
+
+    DEFAULT_CSS = """
+    Suggestions {
+        display: none; border: round $line-focus; padding: 0 1; border-title-color: $foreground;
+        border-subtitle-color: $quiet; box-sizing: content-box;
+    }
+    """
+    KEY = "text"
+    CURSOR_STYLES = ("on $cursor", "on $cursor")
+
+    def __init__(self, read_names: Callable[[], Awaitable[list[str]]]) -> None:
+        """``read_names`` returns the names of the workspace."""
+        super().__init__()
+        self._read_names = read_names
+        self._names: list[str] = []
+        self._names_at = float("-inf")
+        self._closed_at = ""
+        """The text in which the owner closed the list: it stays closed until he types on."""
+
+    def make_row(self, value: Suggestion, width: int) -> StyledLine:
+        if not value.about:
+            return styled_line(sanitize_to_width(value.text, width))
+        about = shorten(value.about, max(0, width - TITLE_CELLS))
+        return styled_line((value.text.ljust(TITLE_CELLS), "bold $primary"), (about, "$secondary"))
+
+    def offer(self, text: str, before: str) -> None:
+        """Shows what fits the prompt ``text``, of which ``before`` stands before the cursor."""
+        typed = typed_command(text)
+        if text == self._closed_at:
+            return
+        self._closed_at = ""
+        if typed != "-" and before == text:
+            self._show("Commands", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed)])
+        elif (query := being_named(before)) is not None:
+            self.run_worker(self._offer_names(query), exclusive=True)
+        else:
+            self.close()
+
+    async def _offer_names(self, query: str) -> None:
+        if time.monotonic() - self._names_at > NAMES_SECONDS:
+            self._names = await self._read_names()
+            self._names_at = time.monotonic()
+        names = await run_in_thread(best_names, query, self._names)
+        self._show("Files", [Suggestion(name) for name in names])
+
+    def _show(self, title: str, suggestions: list[Suggestion]) -> None:
+        self.border_title, self.border_subtitle = Content(title), "tab completes  esc closes"
+        self.display = bool(suggestions)
+        self.styles.height = min(ROWS, max(1, self.app.size.height // 3), max(1, len(suggestions)))
+        self.cursor = 0
+        self.show_values(tuple(suggestions))
+        self.move_cursor(0)
+
+    def close(self, text: str = "") -> None:
+        """Hides the list; ``text``: the owner closed it while the prompt was this."""
+        self.workers.cancel_node(self)
+        self._closed_at, self.display = text, False
+
+    def completed(self, before: str) -> str:
+        """``before`` with the row under the cursor instead of what was typed."""
+        if not (value := self.value):
+            return before
+        return value.text if value.about else with_name(before, value.text)
