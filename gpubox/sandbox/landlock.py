@@ -19,7 +19,7 @@ from gpubox.sandbox.idmapped_mount import bind
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.layers import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
-from gpubox.sandbox.toolchains import Toolchains
+from gpubox.sandbox.toolchains import CACHE_MOUNT, Toolchains
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6
@@ -99,10 +99,15 @@ def make_scratch_dirs(policy: Policy, copy: Path | None, code: bytes, uid: int) 
 
 def environment(scratch: ScratchDirs, tools: Toolchains | None) -> dict[str, str]:
     """The program's environment."""
-    own = {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp), "USER": "sandbox"}
-    if tools is None:
-        return bubblewrap.ENV | own
-    return bubblewrap.ENV | {k: v.replace(WORKSPACE_MOUNT, str(scratch.work)) for k, v in tools.env.items()} | own
+    env = bubblewrap.ENV | {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp)}
+    if tools:
+        places = ((WORKSPACE_MOUNT, scratch.work), (CACHE_MOUNT, scratch.tmp / "cache"))
+        for name, value in tools.env.items():
+            for inside, place in places:
+                value = value.replace(inside, str(place))
+            env.setdefault(name, value)
+        env |= {"PATH": tools.env["PATH"].replace(WORKSPACE_MOUNT, str(scratch.work)), "GIT_CONFIG_NOSYSTEM": "1"}
+    return env
 
 
 def rules(scratch: ScratchDirs, python: Interpreter, tools: Toolchains | None) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from gpubox.sandbox import workspace_run
 from gpubox.sandbox.layers import remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.spawn import layer_owner
+from gpubox.sandbox.steps import Steps
 from tests.hostile.conftest import confinement
-from tests.hostile.planting import HARMLESS, PLANTS, Project
+from tests.hostile.planting import HARMLESS, PLANTS, SOURCE, Project
 from tests.sampling import sampled
 
 
@@ -70,6 +73,20 @@ async def test_the_project_is_as_it_was_where_programs_work_in_a_copy(
     assert again.output == "1\n"
     assert project.snapshot() == project.before
     assert project.work_in_it() == []
+
+
+@pytest.mark.parametrize("name", sampled([name for name in PLANTS if name not in SOURCE]))
+async def test_taking_all_but_what_is_named_leaves_nothing_that_runs(
+    name: str, sandbox: Sandbox, project: Project, root: Path
+) -> None:
+    with contextlib.closing(Steps(project.folder, root / "steps", layer_owner())) as steps:
+        steps.begin_turn("t")
+        await sandbox.run(project.program(name), Policy(workspace=project.folder, layers=steps.layers()))
+        steps.note_changes()
+        steps.end_turn()
+        taken = steps.take()
+
+    assert project.work_in_it() == [], taken
 
 
 @pytest.mark.parametrize("name", sampled([name for name in PLANTS if name not in HARMLESS]))
