@@ -17,6 +17,7 @@ tool_runner.py    approves and runs them, programs in the Sandbox among them
 file_tools.py     lists, reads and searches files
 edits.py          changes files
 edit_match.py     where in a file an edit belongs (pure)
+mcp.py            tools of the owner's MCP servers, called by name
 workspace.py      the one folder that file tools may touch
 chat_log.py       the records of a chat file, read back as a tree of turns
 journal.py        the only writer of a chat file

@@ -1,0 +1,323 @@
+"""Tools of the servers under ``[mcp]`` in the owner's config.toml, called by name from the chat.
+
+A client of the Model Context Protocol for tools alone: JSON-RPC, a message a line, over the stdio of a process that the
+first use starts (modelcontextprotocol.io, versions 2024-11-05 to 2025-11-25). The prompt has one sentence about it: the
+command ``mcp`` lists tools, and ``mcp SERVER.TOOL {...}`` calls one.
+
+A server may die, hang, flood, or write what is no protocol: each is a sentence. Its output is read only while a request
+waits, so a flood stands still between two requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpubox.agent.tools import ToolOutput
+from gpubox.children import guarded
+from gpubox.config import McpServer
+from gpubox.errors import GpuboxError
+from gpubox.hardware.process import descendants, kill_group
+from gpubox.sanitize import sanitize_line
+from gpubox.storage import json_line, read_json, write_atomically
+from gpubox.toml_table import closest_match
+from gpubox.units import KIB, MIB
+
+PROMPT = "The command `mcp` lists more tools, those of the owner's servers."
+"""For the system prompt, if config.toml names servers."""
+VERSION = "2025-06-18"
+"""What is offered. A server may answer with any other: tools are listed and called alike in all."""
+START_SECONDS, CALL_SECONDS, EXIT_SECONDS = 60.0, 120.0, 1.0
+"""``npx -y`` downloads a server at its first start."""
+MAX_ANSWER_BYTES, MAX_LOG_BYTES = 16 * MIB, 64 * KIB
+_LINE_COST = KIB
+"""What a line counts besides its bytes: a million empty lines must end, too."""
+MAX_PAGES, MAX_ARGUMENTS, MAX_LISTING = 50, 16, 6000
+"""Pages of a list of tools; arguments that its lines name; its characters, with descriptions."""
+_NO_SUCH_METHOD = {"code": -32601, "message": "gpubox offers no such method."}
+_USAGE = "`mcp SERVER.TOOL` explains a tool, `mcp SERVER.TOOL {JSON of its arguments}` calls it."
+
+Tools = dict[str, dict[str, Any]]
+"""Name -> the tool, as its server describes it."""
+
+
+class McpServers:
+    """The owner's servers, for one chat. Each starts at its first use; ``close`` ends them all."""
+
+    def __init__(self, servers: Mapping[str, McpServer], logs: Path) -> None:
+        """``logs``: the folder that gets the end of their stderr, a file for each."""
+        self._servers = {name: _Server(name, each, logs / f"mcp-{name}.log") for name, each in servers.items()}
+
+    def question(self, command: str) -> str:
+        """What the owner must allow before ``run``: a sentence; empty: nothing."""
+        words = command.split(maxsplit=2)
+        server = self._servers.get(words[1].partition(".")[0]) if len(words) == 3 and words[0] == "mcp" else None
+        return f"Call {words[1]} outside the sandbox with {words[2]}" if server and server.settings.ask else ""
+
+    async def run(self, command: str) -> ToolOutput | None:
+        """The output of a command ``mcp ...``; None if it is another, or if there are no servers."""
+        words = command.split(maxsplit=2)
+        if not self._servers or words[:1] != ["mcp"]:
+            return None
+        began = time.monotonic()
+        try:
+            text, ok = await self._run(*words[1:])
+        except GpuboxError as error:
+            text, ok = str(error), False
+        return ToolOutput(text, ok=ok, seconds=time.monotonic() - began)
+
+    async def listed(self, *names: str) -> dict[str, Tools | GpuboxError]:
+        """The tools of these servers (of all), or why one cannot be used."""
+
+        async def tools_of(server: _Server) -> Tools | GpuboxError:
+            try:
+                return await server.list_tools()
+            except GpuboxError as error:
+                return error
+
+        names = names or tuple(self._servers)
+        return dict(zip(names, await asyncio.gather(*(tools_of(self._servers[name]) for name in names)), strict=True))
+
+    async def close(self) -> None:
+        """Ends all servers. May be called twice."""
+        await asyncio.gather(*(server.stop() for server in self._servers.values()))
+
+    async def _run(self, target: str = "", arguments: str = "") -> tuple[str, bool]:
+        name, _, tool_name = target.partition(".")
+        if name and name not in self._servers:
+            raise GpuboxError(f"There is no server {name[:80]!r}.", f"There are: {', '.join(self._servers)}. {_USAGE}")
+        if not tool_name:
+            return _listing(await self.listed(*([name] if name else []))), True
+        tools = await self._servers[name].list_tools()
+        if (tool := tools.get(tool_name)) is None:
+            near = closest_match(tool_name, tools)
+            hint = f"Did you mean {name}.{near}?" if near else f"`mcp {name}` lists them."
+            raise GpuboxError(f"{name} has no tool {tool_name[:80]!r}.", hint)
+        if not arguments:
+            schema = json_line(tool.get("inputSchema")).decode()
+            return f"{name}.{tool_name}: {tool.get('description')}\nJSON schema of its arguments: {schema}", True
+        result = await self._servers[name].call(tool_name, _read_arguments(arguments))
+        return _result_text(result), result.get("isError") is not True
+
+
+class _Broken(Exception):
+    """What a server did, as the end of a sentence."""
+
+
+class _Server:
+    """One server, and its process while it runs. What the server does wrong is a GpuboxError."""
+
+    def __init__(self, name: str, settings: McpServer, log: Path) -> None:
+        self.settings, self._title, self._log = settings, f"The MCP server {name}", log
+        self._home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises without a home folder
+        self._command = [self._home + word[1:] if word.startswith("~/") else word for word in settings.command]
+        self._process: asyncio.subprocess.Process | None = None
+        self._lifeline = -1
+        self._one_request = asyncio.Lock()
+        self._last_id = 0
+        self._tools: Tools | None = None
+        self._stderr = b""
+        self._logging: asyncio.Task[None] | None = None
+
+    async def list_tools(self) -> Tools:
+        """Asked once, and again after the server says that they changed."""
+        async with self._one_request:
+            await self._start()
+            if self._tools is not None:
+                return self._tools
+            tools: Tools = {}
+            page: dict[str, Any] = {}
+            for number in range(MAX_PAGES):
+                if number and not page.get("nextCursor"):
+                    break
+                cursor = {"cursor": page["nextCursor"]} if number else {}
+                page = await self._request("tools/list", cursor, START_SECONDS)
+                listed = page.get("tools")
+                for tool in listed if isinstance(listed, list) else ():
+                    if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+                        tools.setdefault(name, tool)
+            self._tools = tools
+            return tools
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result, as the server wrote it."""
+        async with self._one_request:
+            await self._start()
+            return await self._request("tools/call", {"name": tool, "arguments": arguments}, CALL_SECONDS)
+
+    async def stop(self) -> None:
+        """Ends the process and all below it: by the end of its input, after EXIT_SECONDS by force."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin and self._logging
+        process.stdin.close()
+        try:
+            await asyncio.wait([self._logging], timeout=EXIT_SECONDS)  # it ends when nothing has stderr open
+        finally:
+            if process.returncode is None:  # else the number may be another's
+                for pid in descendants(process.pid):  # those that left the group
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+                kill_group(process.pid)
+            os.close(self._lifeline)  # the guard ends what is left
+            process._transport.close()  # type: ignore[attr-defined]  # a daemon may hold the pipes
+            self._logging.cancel()
+            self._tools = None
+        with contextlib.suppress(OSError):
+            write_atomically(self._log, self._stderr, wait=False)
+        with contextlib.suppress(TimeoutError):
+            ending = asyncio.gather(self._logging, process.wait(), return_exceptions=True)
+            await asyncio.wait_for(ending, EXIT_SECONDS)
+
+    async def _start(self) -> None:
+        if self._process and self._process.returncode is None:
+            return
+        await self.stop()
+        environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+        theirs, self._lifeline = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *guarded(self._command, theirs), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE, env=environment | dict(self.settings.env), pass_fds=(theirs,),
+                limit=MAX_ANSWER_BYTES, start_new_session=True,
+                # never the workspace: npx prefers what a project's node_modules calls by that name
+                cwd=self.settings.cwd or self._home,
+            )  # fmt: skip
+        except OSError as error:
+            raise GpuboxError(f"{self._title} cannot be started: {error}.") from None
+        finally:
+            os.close(theirs)
+            if not self._process:
+                os.close(self._lifeline)
+        assert self._process.stderr
+        self._stderr = b""
+        self._logging = asyncio.create_task(self._keep_stderr(self._process.stderr))
+        client = {"name": "gpubox", "version": "1"}
+        offer = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client}
+        try:
+            await self._request("initialize", offer, START_SECONDS)
+        except BaseException:
+            await self.stop()
+            raise
+        self._send({"method": "notifications/initialized"})
+
+    async def _keep_stderr(self, stderr: asyncio.StreamReader) -> None:
+        while data := await stderr.read(MAX_LOG_BYTES):
+            self._stderr = (self._stderr + data)[-MAX_LOG_BYTES:]
+
+    async def _request(self, method: str, parameters: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The result. A refusal leaves the server as it is; after every other error it is stopped."""
+        self._last_id += 1
+        number = self._last_id
+        try:
+            self._send({"id": number, "method": method, "params": parameters})
+            async with asyncio.timeout(seconds):
+                answer = await self._answer(number)
+        except asyncio.CancelledError:
+            self._send({"method": "notifications/cancelled", "params": {"requestId": number}})
+            raise
+        except (TimeoutError, _Broken) as error:
+            await self.stop()
+            problem = str(error) or f"did not answer {method} within {seconds:g} s and was stopped"
+            said = sanitize_line(self._stderr[-300:].decode("utf-8", "replace").strip().rpartition("\n")[2])
+            more = f" Its last line: {said}" if said else ""
+            raise GpuboxError(f"{self._title} {problem}.{more}", f"Its messages are in {self._log}.") from None
+        if isinstance(result := answer.get("result"), dict):
+            return result
+        refusal = answer.get("error")
+        why = refusal.get("message") if isinstance(refusal, dict) else refusal
+        raise GpuboxError(f"{self._title} refused {method}: {str(why)[:2000]}")
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._process and self._process.stdin and not self._process.stdin.is_closing():
+            # not awaited: the server may be writing, too
+            self._process.stdin.write(json_line({"jsonrpc": "2.0", **message}) + b"\n")
+
+    async def _answer(self, number: int) -> dict[str, Any]:
+        """The answer to one request. What the server asks is answered; all else is passed over."""
+        assert self._process and self._process.stdin and self._process.stdout
+        writing, reading, budget = self._process.stdin.transport, self._process.stdout, MAX_ANSWER_BYTES
+        while budget > 0:
+            try:
+                line = await reading.readline()
+            except ValueError:  # longer than the limit
+                break
+            if not line.endswith(b"\n"):
+                raise _Broken("ended")
+            budget -= len(line) + _LINE_COST
+            try:
+                message = read_json(line)
+            except ValueError:  # many a program greets on stdout
+                continue
+            if not isinstance(message, dict):
+                continue
+            if method := message.get("method"):
+                if method == "notifications/tools/list_changed":
+                    self._tools = None
+                if "id" in message and writing.get_write_buffer_size() < MIB:
+                    reply = {"result": {}} if method == "ping" else {"error": _NO_SUCH_METHOD}
+                    self._send({"id": message["id"], **reply})
+            elif str(message.get("id")) == str(number):
+                return message
+        raise _Broken(f"wrote more than {MAX_ANSWER_BYTES // MIB} MiB and no answer")
+
+
+def _read_arguments(text: str) -> dict[str, Any]:
+    """The JSON object after a tool's name, also in a shell's quotes. Raises GpuboxError."""
+    try:
+        value = read_json(text[1:-1] if text[0] == text[-1] == "'" else text, strict=False)
+    except ValueError as error:
+        value = f" ({error})"
+    if isinstance(value, dict):
+        return value
+    raise GpuboxError(f"What follows the tool is not one JSON object{value if isinstance(value, str) else ''}.", _USAGE)
+
+
+def _listing(servers: Mapping[str, Tools | GpuboxError]) -> str:
+    """A line for each tool; if that is long, only their names."""
+    lines, short = [], []
+    for name, tools in servers.items():
+        if isinstance(tools, GpuboxError):
+            lines.append(f"{name}: {tools.message}")
+            short.append(lines[-1])
+        else:
+            lines += [f"{name}.{_tool_line(tool)}" for tool in tools.values()]
+            short.append(f"{name}: {', '.join(tools) or 'no tools'}")
+    return "\n".join([*(lines if sum(map(len, lines)) <= MAX_LISTING else short), _USAGE])
+
+
+def _tool_line(tool: dict[str, Any]) -> str:
+    """``read {path, head?}  Reads a file.``"""
+    schema = tool["inputSchema"] if isinstance(tool.get("inputSchema"), dict) else {}
+    properties, required = schema.get("properties"), schema.get("required")
+    needed = required if isinstance(required, list) else ()
+    words = [name if name in needed else f"{name}?" for name in (properties if isinstance(properties, dict) else ())]
+    words = [*words[:MAX_ARGUMENTS], *(["..."] if len(words) > MAX_ARGUMENTS else [])]
+    description = str(tool.get("description") or "").strip().partition("\n")[0][:120]
+    return f"{tool['name']} {{{', '.join(words)}}}  {description}".rstrip()
+
+
+def _result_text(result: dict[str, Any]) -> str:
+    """The texts of a result. Images and the like are named."""
+    content = result.get("content")
+    parts = [_part_text(each) for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    if not parts and "structuredContent" in result:
+        parts = [json_line(result["structuredContent"]).decode()]
+    return "\n".join(parts) or "[the tool returned nothing]"
+
+
+def _part_text(part: dict[str, Any]) -> str:
+    inner = part["resource"] if isinstance(part.get("resource"), dict) else part
+    values = inner | part
+    names = ", ".join(str(values[key])[:200] for key in ("type", "uri", "name", "mimeType") if values.get(key))
+    if isinstance(text := inner.get("text"), str):
+        return text if inner is part else f"[{names}]\n{text}"
+    data = str(inner.get("data") or inner.get("blob") or "")
+    return f"[{names}, {len(data) * 3 // 4:,} bytes: not shown]" if data else f"[{names}]"
