@@ -190,7 +190,7 @@ class _Server:
                 # never the workspace: npx prefers what a project's node_modules calls by that name
                 cwd=self.settings.cwd or self._home,
             )  # fmt: skip
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in its command
             raise GpuboxError(f"{self._title} cannot be started: {error}.") from None
         finally:
             os.close(theirs)
@@ -288,7 +288,7 @@ def _listing(servers: Mapping[str, Tools | GpuboxError]) -> str:
             lines.append(f"{name}: {tools.message}")
             short.append(lines[-1])
         else:
-            lines += [f"{name}.{_tool_line(tool)}" for tool in tools.values()]
+            lines += [f"{name}.{_tool_line(tool)}" for tool in tools.values()] or [f"{name}: no tools"]
             short.append(f"{name}: {', '.join(tools) or 'no tools'}")
     return "\n".join([*(lines if sum(map(len, lines)) <= MAX_LISTING else short), _USAGE])
 
