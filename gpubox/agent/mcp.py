@@ -13,14 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
+import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ParamSpec, TypeVar
 
 from gpubox.agent.tools import ToolOutput
 from gpubox.children import guarded
+from gpubox.concurrency import run_in_thread
 from gpubox.config import McpServer
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import descendants, kill_group
@@ -28,6 +32,9 @@ from gpubox.sanitize import sanitize_line
 from gpubox.storage import json_line, read_json, write_atomically
 from gpubox.toml_table import closest_match
 from gpubox.units import KIB, MIB
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PROMPT = "The command `mcp` lists more tools, those of the owner's servers."
 """For the system prompt, if config.toml names servers."""
@@ -77,7 +84,7 @@ class McpServers:
 
         async def tools_of(server: _Server) -> Tools | GpuboxError:
             try:
-                return await server.list_tools()
+                return await server.in_thread(server.list_tools)
             except GpuboxError as error:
                 return error
 
@@ -86,7 +93,7 @@ class McpServers:
 
     async def close(self) -> None:
         """Ends all servers. May be called twice."""
-        await asyncio.gather(*(server.stop() for server in self._servers.values()))
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     async def _run(self, target: str = "", arguments: str = "") -> tuple[str, bool]:
         name, _, tool_name = target.partition(".")
@@ -94,7 +101,8 @@ class McpServers:
             raise GpuboxError(f"There is no server {name[:80]!r}.", f"There are: {', '.join(self._servers)}. {_USAGE}")
         if not tool_name:
             return _listing(await self.listed(*([name] if name else []))), True
-        tools = await self._servers[name].list_tools()
+        server = self._servers[name]
+        tools = await server.in_thread(server.list_tools)
         if (tool := tools.get(tool_name)) is None:
             near = closest_match(tool_name, tools)
             hint = f"Did you mean {name}.{near}?" if near else f"`mcp {name}` lists them."
@@ -102,131 +110,141 @@ class McpServers:
         if not arguments:
             schema = json_line(tool.get("inputSchema")).decode()
             return f"{name}.{tool_name}: {tool.get('description')}\nJSON schema of its arguments: {schema}", True
-        result = await self._servers[name].call(tool_name, _read_arguments(arguments))
+        result = await server.in_thread(server.call, tool_name, _read_arguments(arguments))
         return _result_text(result), result.get("isError") is not True
 
 
-class _Broken(Exception):
-    """What a server did, as the end of a sentence."""
-
-
 class _Server:
-    """One server, and its process while it runs. What the server does wrong is a GpuboxError."""
+    """One server, and its process while it runs. What it does wrong is a GpuboxError. Blocks: use ``in_thread``."""
 
     def __init__(self, name: str, settings: McpServer, log: Path) -> None:
         self.settings, self._title, self._log = settings, f"The MCP server {name}", log
-        self._home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises without a home folder
-        self._command = [self._home + word[1:] if word.startswith("~/") else word for word in settings.command]
-        self._process: asyncio.subprocess.Process | None = None
-        self._lifeline = -1
-        self._one_request = asyncio.Lock()
-        self._last_id = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline, self._last_id = -1, 0
+        self._busy, self._given_up = threading.Lock(), threading.Event()
         self._tools: Tools | None = None
-        self._stderr = b""
-        self._logging: asyncio.Task[None] | None = None
+        self._open: list[IO[bytes]] = []
+        self._received, self._unsent, self._stderr = bytearray(), bytearray(), b""
 
-    async def list_tools(self) -> Tools:
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs one of the methods below in a thread, one at a time. Cancelling it gives a request up."""
+        given_up = threading.Event()
+
+        def run() -> T:
+            with self._busy:
+                self._given_up = given_up
+                if given_up.is_set():
+                    raise GpuboxError("It was given up.")
+                return work(*args, **kwargs)
+
+        try:
+            return await run_in_thread(run)
+        finally:
+            given_up.set()
+
+    async def close(self) -> None:
+        """Ends it. What runs is given up."""
+        self._given_up.set()
+        await self.in_thread(self.stop)
+
+    def list_tools(self) -> Tools:
         """Asked once, and again after the server says that they changed."""
-        async with self._one_request:
-            await self._start()
-            if self._tools is not None:
-                return self._tools
+        self._start()
+        if self._tools is None:
             tools: Tools = {}
-            page: dict[str, Any] = {}
-            for number in range(MAX_PAGES):
-                if number and not page.get("nextCursor"):
-                    break
-                cursor = {"cursor": page["nextCursor"]} if number else {}
-                page = await self._request("tools/list", cursor, START_SECONDS)
+            cursor: Any = None
+            for _ in range(MAX_PAGES):
+                page = self._request("tools/list", {"cursor": cursor} if cursor else {}, START_SECONDS)
                 listed = page.get("tools")
                 for tool in listed if isinstance(listed, list) else ():
                     if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
                         tools.setdefault(name, tool)
+                if not (cursor := page.get("nextCursor")):
+                    break
             self._tools = tools
-            return tools
+        return self._tools
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result, as the server wrote it."""
-        async with self._one_request:
-            await self._start()
-            return await self._request("tools/call", {"name": tool, "arguments": arguments}, CALL_SECONDS)
+        self._start()
+        return self._request("tools/call", {"name": tool, "arguments": arguments}, CALL_SECONDS)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Ends the process and all below it: by the end of its input, after EXIT_SECONDS by force."""
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin and self._logging
+        assert process.stdin and process.stdout and process.stderr
         process.stdin.close()
-        try:
-            await asyncio.wait([self._logging], timeout=EXIT_SECONDS)  # it ends when nothing has stderr open
-        finally:
-            if process.returncode is None:  # else the number may be another's
-                for pid in descendants(process.pid):  # those that left the group
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
-                kill_group(process.pid)
-            os.close(self._lifeline)  # the guard ends what is left
-            process._transport.close()  # type: ignore[attr-defined]  # a daemon may hold the pipes
-            self._logging.cancel()
-            self._tools = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(EXIT_SECONDS)
+        if process.poll() is None:
+            for pid in descendants(process.pid):  # those that left the group
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            kill_group(process.pid)
+        os.close(self._lifeline)  # the guard ends what is left
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(EXIT_SECONDS)
+        with contextlib.suppress(OSError):
+            self._keep_stderr(process.stderr)
         with contextlib.suppress(OSError):
             write_atomically(self._log, self._stderr, wait=False)
-        with contextlib.suppress(TimeoutError):
-            ending = asyncio.gather(self._logging, process.wait(), return_exceptions=True)
-            await asyncio.wait_for(ending, EXIT_SECONDS)
+        for file in (process.stdout, process.stderr):
+            file.close()
 
-    async def _start(self) -> None:
-        if self._process and self._process.returncode is None:
+    def _start(self) -> None:
+        if self._process and self._process.poll() is None:
             return
-        await self.stop()
+        self.stop()
+        home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises without a home folder
+        command = [home + word[1:] if word.startswith("~/") else word for word in self.settings.command]
         environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         theirs, self._lifeline = os.pipe()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *guarded(self._command, theirs), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, env=environment | dict(self.settings.env), pass_fds=(theirs,),
-                limit=MAX_ANSWER_BYTES, start_new_session=True,
+            process = self._process = subprocess.Popen(
+                guarded(command, theirs), bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, env=environment | dict(self.settings.env), pass_fds=(theirs,),
                 # never the workspace: npx prefers what a project's node_modules calls by that name
-                cwd=self.settings.cwd or self._home,
+                cwd=self.settings.cwd or home, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:  # ValueError: a NUL in its command
+            os.close(self._lifeline)
             raise GpuboxError(f"{self._title} cannot be started: {error}.") from None
         finally:
             os.close(theirs)
-            if not self._process:
-                os.close(self._lifeline)
-        assert self._process.stderr
-        self._stderr = b""
-        self._logging = asyncio.create_task(self._keep_stderr(self._process.stderr))
-        client = {"name": "gpubox", "version": "1"}
-        offer = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client}
+        assert process.stdin and process.stdout and process.stderr
+        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stderr.fileno(), False)
+        self._open, self._tools = [process.stdout, process.stderr], None
+        self._received, self._unsent, self._stderr = bytearray(), bytearray(), b""
+        offer = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "gpubox", "version": "1"}}
         try:
-            await self._request("initialize", offer, START_SECONDS)
-        except BaseException:
-            await self.stop()
+            self._request("initialize", offer, START_SECONDS)
+        except GpuboxError:
+            self.stop()
             raise
         self._send({"method": "notifications/initialized"})
 
-    async def _keep_stderr(self, stderr: asyncio.StreamReader) -> None:
-        while data := await stderr.read(MAX_LOG_BYTES):
-            self._stderr = (self._stderr + data)[-MAX_LOG_BYTES:]
+    def _keep_stderr(self, stderr: IO[bytes]) -> bool:
+        """Reads what is there. False: there will be no more."""
+        data = os.read(stderr.fileno(), MAX_LOG_BYTES)
+        self._stderr = (self._stderr + data)[-MAX_LOG_BYTES:]
+        return bool(data)
 
-    async def _request(self, method: str, parameters: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _request(self, method: str, parameters: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The result. A refusal leaves the server as it is; after every other error it is stopped."""
         self._last_id += 1
-        number = self._last_id
+        self._send({"id": self._last_id, "method": method, "params": parameters})
         try:
-            self._send({"id": number, "method": method, "params": parameters})
-            async with asyncio.timeout(seconds):
-                answer = await self._answer(number)
-        except asyncio.CancelledError:
-            self._send({"method": "notifications/cancelled", "params": {"requestId": number}})
-            raise
-        except (TimeoutError, _Broken) as error:
-            await self.stop()
-            problem = str(error) or f"did not answer {method} within {seconds:g} s and was stopped"
+            answer = self._answer(str(self._last_id), time.monotonic() + seconds)
+        except InterruptedError:
+            self._send({"method": "notifications/cancelled", "params": {"requestId": self._last_id}})
+            raise GpuboxError(f"{method} was given up.") from None
+        except (TimeoutError, EOFError, BufferError) as error:
+            self.stop()
             said = sanitize_line(self._stderr[-300:].decode("utf-8", "replace").strip().rpartition("\n")[2])
+            problem = f"did not answer {method} within {seconds:g} s" if isinstance(error, TimeoutError) else error
             more = f" Its last line: {said}" if said else ""
             raise GpuboxError(f"{self._title} {problem}.{more}", f"Its messages are in {self._log}.") from None
         if isinstance(result := answer.get("result"), dict):
@@ -236,21 +254,23 @@ class _Server:
         raise GpuboxError(f"{self._title} refused {method}: {str(why)[:2000]}")
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._process and self._process.stdin and not self._process.stdin.is_closing():
-            # not awaited: the server may be writing, too
-            self._process.stdin.write(json_line({"jsonrpc": "2.0", **message}) + b"\n")
+        self._unsent += json_line({"jsonrpc": "2.0", **message}) + b"\n"
+        self._write()
 
-    async def _answer(self, number: int) -> dict[str, Any]:
-        """The answer to one request. What the server asks is answered; all else is passed over."""
-        assert self._process and self._process.stdin and self._process.stdout
-        writing, reading, budget = self._process.stdin.transport, self._process.stdout, MAX_ANSWER_BYTES
-        while budget > 0:
+    def _write(self) -> None:
+        """Writes what fits into the pipe. It never waits: the server may be writing, too."""
+        assert self._process and self._process.stdin
+        with contextlib.suppress(BlockingIOError):
             try:
-                line = await reading.readline()
-            except ValueError:  # longer than the limit
-                break
-            if not line.endswith(b"\n"):
-                raise _Broken("ended")
+                del self._unsent[: os.write(self._process.stdin.fileno(), self._unsent)]
+            except BrokenPipeError:  # it closed its input
+                self._unsent.clear()
+
+    def _answer(self, number: str, deadline: float) -> dict[str, Any]:
+        """The answer to one request. What the server asks is answered; all else is passed over."""
+        budget = MAX_ANSWER_BYTES
+        while True:
+            line = self._line(budget, deadline)
             budget -= len(line) + _LINE_COST
             try:
                 message = read_json(line)
@@ -261,12 +281,37 @@ class _Server:
             if method := message.get("method"):
                 if method == "notifications/tools/list_changed":
                     self._tools = None
-                if "id" in message and writing.get_write_buffer_size() < MIB:
+                if "id" in message and len(self._unsent) < MIB:
                     reply = {"result": {}} if method == "ping" else {"error": _NO_SUCH_METHOD}
                     self._send({"id": message["id"], **reply})
-            elif str(message.get("id")) == str(number):
+            elif str(message.get("id")) == number:
                 return message
-        raise _Broken(f"wrote more than {MAX_ANSWER_BYTES // MIB} MiB and no answer")
+
+    def _line(self, budget: int, deadline: float) -> bytes:
+        """The next line. Raises EOFError, TimeoutError, BufferError (too long), InterruptedError (given up)."""
+        assert self._process and self._process.stdin and self._process.stdout
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0 or budget < 0:
+            searched = len(self._received)
+            if searched > budget:
+                raise BufferError(f"wrote more than {MAX_ANSWER_BYTES // MIB} MiB and no answer")
+            if self._given_up.is_set():
+                raise InterruptedError
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            to_write = [self._process.stdin] if self._unsent else []
+            readable, writable, _ = select.select(self._open, to_write, [], 0.1)
+            if writable:
+                self._write()
+            if self._process.stderr in readable and not self._keep_stderr(self._process.stderr):
+                self._open.remove(self._process.stderr)
+            if self._process.stdout in readable:
+                if not (data := os.read(self._process.stdout.fileno(), 64 * KIB)):
+                    raise EOFError("ended")
+                self._received += data
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
 
 
 def _read_arguments(text: str) -> dict[str, Any]:
