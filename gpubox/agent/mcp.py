@@ -114,6 +114,15 @@ class McpServers:
         return _result_text(result), result.get("isError") is not True
 
 
+async def list_once(servers: Mapping[str, McpServer], logs: Path) -> dict[str, Tools | GpuboxError]:
+    """Starts all servers, lists their tools, and ends them."""
+    started = McpServers(servers, logs)
+    try:
+        return await started.listed()
+    finally:
+        await started.close()
+
+
 class _Server:
     """One server, and its process while it runs. What it does wrong is a GpuboxError. Blocks: use ``in_thread``."""
 
