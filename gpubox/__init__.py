@@ -14,6 +14,7 @@ address.py      the address of a server as people write it -> its root URL
 children.py     how gpubox starts its own programs, and the environment that an engine gets
 concurrency.py  work in threads beside the event loop; work that a signal cancels
 sequences.py    what two sequences have in common
+line_diff.py    the lines that differ between two contents of a file, byte for byte
 __main__.py     `python -m gpubox`
 """
 

@@ -68,6 +68,8 @@ class Paths:
     """Temporary workspaces of chats without one of their own; removed with the chat."""
     chats = _Place("state", "chats")
     """The chats, one JSONL file each."""
+    projects = _Place("state", "projects.json")
+    """What the owner said about his projects (``agent.projects``)."""
     gateway = _Place("state", "gateway")
     """What the gateway keeps: its record and its ledger."""
     gateway_record = _Place("state", "gateway", "gateway.json")

@@ -13,7 +13,7 @@ from typing import Any
 HOW = sys.argv[1]
 TOOLS: list[dict[str, Any]] = [
     {"name": "echo", "description": "Says it again.\nSecond line.", "title": "unknown to us", "inputSchema": {
-        "type": "object", "properties": {"text": {"type": "string"}, "times": {"type": "number"}}, "required": ["text"]}},
+        "properties": {"text": {"type": "string"}, "times": {"type": "number"}}, "required": ["text"]}},
     {"name": "environment", "description": "What it has.", "inputSchema": {"type": "object"}},
     {"name": "parts", "description": "All kinds of content."},
     {"name": "fail", "description": "Fails."},
@@ -111,19 +111,19 @@ def misbehave(request: dict[str, Any]) -> None:
         while True:
             send(id=1, method="roots/list")
     elif what == "long-line":
-        write('{"jsonrpc": "2.0", "id": %d, "result": {"x": "' % number + "x" * 50_000_000 + '"}}\n')
+        write(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"x": "' + "x" * 50_000_000 + '"}}\n')
     elif what == "wrong-ids":
         for wrong in (None, -1, "x", [number], {"id": number}, number + 1):
             send(id=wrong, result={"content": []})
         time.sleep(1000)
     elif what == "half-line":
-        write('{"jsonrpc": "2.0", "id": %d, "resu' % number)
+        write(f'{{"jsonrpc": "2.0", "id": {number}, "resu')
         os._exit(0)
     elif what == "half-line-hangs":
-        write('{"jsonrpc": "2.0", "id": %d, "resu' % number)
+        write(f'{{"jsonrpc": "2.0", "id": {number}, "resu')
         time.sleep(1000)
     elif what == "deep":
-        write('{"id": %d, "result": %s}\n' % (number, "[" * 100_000 + "]" * 100_000))
+        write(f'{{"id": {number}, "result": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
         time.sleep(1000)
     elif what == "closes-output":
         os.close(1)
@@ -134,7 +134,12 @@ def misbehave(request: dict[str, Any]) -> None:
     elif what == "kills-its-group":
         os.killpg(0, signal.SIGKILL)
     elif what == "odd-tools":
-        schemas: list[Any] = [None, 5, {"properties": 5, "required": 7}, {"properties": {"a": 1}, "required": [{}, "a"]}]
+        schemas: list[Any] = [
+            None,
+            5,
+            {"properties": 5, "required": 7},
+            {"properties": {"a": 1}, "required": [{}, "a"]},
+        ]
         odd = [{"name": f"odd{i}", "description": [3], "inputSchema": each} for i, each in enumerate(schemas)]
         send(id=number, result={"tools": [None, "x", {}, {"name": 7}, *odd], "nextCursor": {"again": True}})
     elif what == "no-tools":

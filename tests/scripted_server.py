@@ -85,8 +85,8 @@ def call(name: str, arguments: str, index: int = 0, identity: str = "") -> dict[
 
 
 def runs(code: str, index: int = 0, identity: str = "") -> dict[str, Any]:
-    """A good native call of code_execution."""
-    return call("code_execution", json.dumps({"code": code}), index, identity)
+    """A good native call of run."""
+    return call("run", json.dumps({"code": code}), index, identity)
 
 
 def refuses(status: int, message: str, **more: Any) -> Play:

@@ -1,4 +1,4 @@
-"""One open chat: its file, the server that answers, the tools, the owner's approvals. Both front ends use it.
+"""One open chat: its file, the server that answers, its workspace, what the owner decides. Both front ends use it.
 
 Each turn finds the server anew: after a switch of the profile another server answers, and the chat stays the same.
 """
@@ -8,38 +8,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubox.agent.chat_file import ChatFile
 from gpubox.agent.chat_files import (
     branch_chat,
-    chat_path,
-    existing_chat,
-    free_name,
-    load_chat,
-    move_chat_file,
+    layers_folder,
     require_turn,
+    scratch_folder,
 )
-from gpubox.agent.chat_log import AnyChatRecord, ChatLog, ChatSettings, HeadMoved, SettingsChanged, TurnHeader
+from gpubox.agent.chat_log import (
+    ChatLog,
+    ChatSettings,
+    FilesTaken,
+    HeadMoved,
+    OwnerNote,
+    SettingsChanged,
+    TurnHeader,
+)
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import (
     AgentEvent,
+    ChangedFile,
     Message,
     MessageAdded,
     Notice,
+    TestFinished,
     TurnFailed,
     TurnFinished,
     TurnStarted,
-    TurnTotals,
 )
-from gpubox.agent.journal import ChatJournal
-from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
-from gpubox.agent.workspace import Workspace, create_scratch, remove_scratch
+from gpubox.agent.tools import AskOwner, nobody
+from gpubox.agent.workspace import Workspace, printable_path
 from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config
@@ -48,13 +54,17 @@ from gpubox.paths import Paths
 
 if TYPE_CHECKING:
     from gpubox.agent.loop import AgentLoop
+    from gpubox.agent.mcp import McpServers
+    from gpubox.agent.projects import ProjectTests
+    from gpubox.agent.work import Work
+    from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.runner import Sandbox
+    from gpubox.sandbox.steps import StepResult, TakeResult
     from gpubox.server.client import LlamaClient
 
-FLUSH_SECONDS = 0.5
-"""Deltas reach the file at most so much later."""
 CLOSE_TIMEOUT_SECONDS = 10.0
 """How long a stopped turn may take to end, its tools included."""
+NO_WORKSPACE = ("This chat has no workspace.", "Give it one: --workdir, or its settings.")
 FindEndpoint = Callable[[], Awaitable[ServerEndpoint]]
 
 
@@ -68,42 +78,41 @@ class Chat:
         name: str = "",
         *,
         find: FindEndpoint | None = None,
-        approve: Approve = deny_all,
+        ask: AskOwner = nobody,
         sandbox: Sandbox | None = None,
         any_workdir: bool = False,
     ) -> None:
         """Opens the chat ``name``; empty: a new chat, which gets its name from the first question.
 
-        ``find`` returns the server that answers; by default it is the box's active server. ``approve`` asks the owner
-        about a diff. Raises GpuboxError if the chat cannot be opened or another gpubox has it open.
+        ``find`` returns the server that answers; by default it is the box's active server. ``ask`` asks the owner.
+        Raises GpuboxError if the chat cannot be opened or another gpubox has it open.
         """
         self._paths, self._config, self._any_workdir = paths, config, any_workdir
         self._find: FindEndpoint = find or (lambda: find_endpoint(paths, config))
-        self._ask_owner, self._sandbox = approve, sandbox
+        self._ask_owner, self._sandbox = ask, sandbox
         self.endpoint: ServerEndpoint | None = None
         """The server of the running or the last turn."""
         self._client: LlamaClient | None = None
         self._loop: AgentLoop | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._scratch: Path | None = None
         self._workspace: Workspace | None = None
-        self._journal: ChatJournal | None = None
+        self._open_work: Work | None = None
+        self._servers: McpServers | None = None
+        self._new_server = False
         self._conversation: Conversation | None = None
         """The prompt of the last turn. It knows how much of it the server has cached."""
         self._conversation_head = ""
         """The turn that ``_conversation`` ends with."""
-        self._reported_problem = ""
-        self.log = ChatLog(name)
-        if name:
-            path = existing_chat(paths, name)
-            self._journal = ChatJournal(path)
-            try:
-                self.log = load_chat(path)
-            except BaseException:
-                self._journal.close()
-                raise
+        self.queued: list[str] = []
+        """What the owner typed while the model works."""
+        self._file = ChatFile(paths, name)
+        self._record, self._log_event = self._file.record, self._file.log_event
+
+    @property
+    def log(self) -> ChatLog:
+        """What is in the chat's file."""
+        return self._file.log
 
     @property
     def name(self) -> str:
@@ -123,26 +132,26 @@ class Chat:
     @property
     def problem(self) -> str:
         """Why the chat is not saved at the moment; empty: it is."""
-        return self._journal.problem if self._journal else ""
+        return self._file.problem
 
     def change_settings(self, settings: ChatSettings) -> None:
         """Holds from the next turn on. Raises UsageError if the folder cannot be a workspace."""
         if settings.workdir != self.settings.workdir:
-            self._workspace = self._open_workspace(settings.workdir) if settings.workdir else None
-            if self._workspace:
-                settings = msgspec.structs.replace(settings, workdir=str(self._workspace.root))
+            self._require_idle()
+            workspace = self._new_workspace(settings.workdir) if settings.workdir else None
+            if workspace:
+                settings = msgspec.structs.replace(settings, workdir=str(workspace.root))
+            self._close_work()
+            self._workspace = workspace
         if settings != self.settings:
             self._record(SettingsChanged(settings, utc_now()))
 
     def rename_to(self, name: str) -> None:
         """Renames the chat, also before it has a file. Raises UsageError if the name is taken or not valid."""
-        target = chat_path(self._paths, name)
-        if self._journal:
-            move_chat_file(self._journal.path, target)
-            self._journal.path = target
-        elif target.exists():
-            raise UsageError(f"There is a chat {name} already.", f"--continue {name} continues it.")
-        self.log.name = name
+        if self._open_work:
+            self._require_idle()
+            self._close_work()
+        self._file.rename_to(name)
 
     def rewind(self, turn_id: str = "") -> None:
         """The next turn follows ``turn_id``; empty: it starts the chat anew. Nothing is deleted.
@@ -170,9 +179,11 @@ class Chat:
         self._idle.clear()
         try:
             endpoint = await self._connect()
-            tools = await self._open_tools()
-            self._create_file(text)
-            async with aclosing(self._run_turn(text, endpoint, tools)) as events:
+            if self.settings.tools and self.settings.workdir:
+                self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+            self._file.create(text)
+            work = await self._work() if self.settings.tools else None
+            async with aclosing(self._run_turn(text, endpoint, work)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -180,35 +191,54 @@ class Chat:
             self._idle.set()
 
     async def _run_turn(
-        self, text: str, endpoint: ServerEndpoint, tools: list[Tool]
+        self, text: str, endpoint: ServerEndpoint, work: Work | None
     ) -> AsyncGenerator[AgentEvent, None]:
         from gpubox.agent.loop import AgentLoop
 
         assert self._client is not None
-        conversation = self._conversation
+        conversation, reread = self._conversation, 0
         if conversation is None or self._conversation_head != self.log.head:
+            reread = conversation.server_cache_tokens if conversation and self._new_server else 0
             conversation = self._conversation = self.log.conversation()
-        turn_id = self._conversation_head = secrets.token_hex(4)
+        who = endpoint.profile_name or "The new server"
+        told = f"{who} reads the whole conversation anew: about {reread:,} tokens."
+        notices = [Notice("reread", told)] if reread else []
+        first = [Message("user", "\n\n".join([*self.log.notes, text]))]
+        if work:
+            await work.introduce(conversation, first, notices, plan=self.settings.apply == "plan")
+        turn_id = secrets.token_hex(4)
+        if work:
+            await run_in_thread(work.begin_turn, turn_id, plan=self.settings.apply == "plan")
+        self._conversation_head = turn_id
         header = TurnHeader(
             turn_id, self.log.head, utc_now(), text, endpoint.profile_name, endpoint.build, endpoint.model
         )
         self._record(header)
-        question = conversation.add(Message("user", text))
-        self._log_event(question)
+        messages = [conversation.add(message) for message in first]
+        for message in messages:
+            self._log_event(message)
         logged_messages = len(conversation.messages)
-        self._loop = AgentLoop(self._approve)
+        self._loop = AgentLoop(self._ask_owner)
+        self._loop.queued = self.queued
         failure = ""
         try:
-            yield question
+            for message in messages:
+                yield message
             settings = self.settings.agent_settings(endpoint.system_prompt)
+            tools = work.tools if work else []
             async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:
                 async for event in events:
                     logged_messages += isinstance(event, MessageAdded)
+                    if work and isinstance(event, TurnFinished | TurnFailed):
+                        async with aclosing(work.ending(self.settings.apply, self._record)) as ending:
+                            async for last in ending:
+                                self._log_event(last)
+                                yield last
                     self._log_event(event)
-                    if notice := self._new_problem():  # before the event, which may be the last of the turn
-                        yield notice
+                    if problem := self._file.new_problem():  # before the event, which may be the last of the turn
+                        yield problem
                     yield event
-                    if isinstance(event, TurnStarted) and (notice := self._read_only_notice(event)):
+                    for notice in notices if isinstance(event, TurnStarted) else ():
                         self._log_event(notice)
                         yield notice
         except Exception as error:
@@ -216,20 +246,152 @@ class Chat:
             raise
         finally:
             if self.log.turns[turn_id].ended is None:
-                self._log_interrupted(conversation.messages[logged_messages:], failure)
-            self._flush()
+                files: tuple[ChangedFile, ...] = ()
+                with contextlib.suppress(GpuboxError):
+                    files = await run_in_thread(work.end_turn) if work else ()
+                self._file.log_interrupted(conversation.messages[logged_messages:], files, failure)
+            self._file.flush()
             task = asyncio.current_task()
-            if self._journal and not failure and not (task and task.cancelling()):
-                await run_in_thread(self._journal.sync)
+            if not failure and not (task and task.cancelling()):
+                await run_in_thread(self._file.sync)
 
     def stop(self) -> bool:
         """Stops the running turn. Its generator still yields the end, TurnFinished with ``stopped``.
 
         Returns False if the model was not asked yet: then close the generator.
         """
-        if self._loop:
+        if not (self._open_work and self._open_work.stop_test()) and self._loop:
             self._loop.stop()
         return self._loop is not None
+
+    async def changes(self) -> list[Change]:
+        """What the turns changed and the owner has not decided on, against the workspace as it is now, by path."""
+        async with self._deciding() as work:
+            return await run_in_thread(work.steps.changes)
+
+    async def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
+        """Writes changes into the workspace; ``None``: all but conflicts and what runs by itself.
+
+        ``allow``: the paths that run by themselves and that the owner allowed by name. Raises GpuboxError, also while
+        a turn is running, as each method below does.
+        """
+        async with self._deciding() as work:
+            return await work.take(choice, allow, self._record)
+
+    async def drop(self, choice: Choice | None = None, why: str = "") -> None:
+        """Puts changes back; ``None``: all. The model reads ``why`` before the next question."""
+        async with self._deciding() as work:
+            changes = await run_in_thread(work.steps.changes)
+            paths = [change.path for change in changes if choice is None or change.path in choice]
+            await run_in_thread(work.steps.drop, choice)
+            names = ", ".join(map(printable_path, paths[:10])) + (" and others" if len(paths) > 10 else "")
+            self._record(
+                OwnerNote(f"(The owner dropped your change of {names}{f': {why}' if why else '.'})", utc_now())
+            )
+
+    async def undo(self, turn_id: str = "", *, keep: Collection[str] = ()) -> StepResult:
+        """Takes the last turn back (or all to before ``turn_id``), its files and its place in the conversation.
+
+        ``keep``: files that stay as they are. Raises GpuboxError where the owner changed another one since.
+        """
+        require_turn(self.log, turn_id)
+        path = [turn.id for turn in self.log.path()]
+        target = turn_id or self.log.head
+        if target not in path:
+            raise UsageError("There is no turn to undo.")
+        result = await self._step("undo", set(path[path.index(target) :]), keep)
+        self._record(HeadMoved(self.log.turns[target].parent_id, utc_now(), "undo"))
+        return result
+
+    async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
+        """Brings back what ``undo`` took."""
+        if not self.log.undone:
+            raise UsageError("There is no turn to redo.")
+        target = self.log.undone[-1]
+        known = {turn.id for turn in self.log.path()}
+        result = await self._step("redo", {turn.id for turn in self.log.path(target)} - known, keep)
+        self._record(HeadMoved(target, utc_now(), "redo"))
+        return result
+
+    async def run_test(self) -> TestFinished:
+        """Runs the project's test command over the changes. Raises GpuboxError if the owner has confirmed none."""
+        async with self._deciding() as work:
+            if not work.tests.command:
+                raise UsageError("No test command is confirmed for this project.", "/test COMMAND confirms one.")
+            return TestFinished(work.tests.command, await work.run_test())
+
+    async def test_command(self) -> tuple[str, str]:
+        """``(confirmed, proposed)``: the test command, and what the project's files point to; empty: none."""
+        tests = self._tests()
+        return tests.command, await run_in_thread(tests.find)
+
+    async def confirm_test(self, command: str) -> None:
+        """The owner says which command tests the project; empty: none."""
+        await run_in_thread(self._tests().confirm, command)
+
+    def _tests(self) -> ProjectTests:
+        from gpubox.agent.projects import ProjectTests
+
+        if not self.settings.workdir:
+            raise UsageError(*NO_WORKSPACE)
+        self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+        return ProjectTests(self._paths, self._workspace)
+
+    async def commit_message(self) -> str:
+        """A message for a commit of what was taken, proposed by the model. Raises GpuboxError."""
+        async with self._deciding() as work:
+            if not self.log.taken:
+                raise UsageError("Nothing was taken since the last commit.")
+            from gpubox.agent.git import propose_message
+
+            endpoint = await self._connect()
+            assert self._client is not None
+            settings = self.settings.agent_settings(endpoint.system_prompt)
+            return await propose_message(self.log.conversation(), self.log.taken, settings, work.tools, self._client)
+
+    async def commit(self, message: str) -> str:
+        """Commits the taken paths with the owner's git and returns what it printed. The owner has said yes before."""
+        async with self._deciding() as work:
+            if not self.log.taken:
+                raise UsageError("Nothing was taken since the last commit.")
+            from gpubox.agent.git import commit_paths
+
+            said = await run_in_thread(commit_paths, work.workspace.root, list(self.log.taken), message)
+            self._record(FilesTaken({}, utc_now()))
+            return said
+
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Work]:
+        """The work of this chat; meanwhile no turn begins. Raises GpuboxError."""
+        self._require_idle()
+        if not self.settings.workdir:
+            raise UsageError(*NO_WORKSPACE)
+        if not self._file.path:
+            raise UsageError("This chat has no turn yet.")
+        self._idle.clear()
+        try:
+            yield await self._work()
+        finally:
+            self._idle.set()
+
+    async def _step(self, what: str, turn_ids: set[str], keep: Collection[str]) -> StepResult:
+        self._require_idle()
+        if not (self._open_work or self.settings.tools):
+            return StepResult(())
+        self._idle.clear()
+        try:
+            work = await self._work()
+            return await run_in_thread(work.undo if what == "undo" else work.redo, turn_ids, keep)
+        finally:
+            self._idle.set()
+
+    def queue(self, text: str) -> None:
+        """Keeps what was typed while the model works: the next round sends it, else ``next_queued`` returns it."""
+        self.queued.append(text)
+
+    def next_queued(self) -> str:
+        """The first queued text, which is then no longer queued; empty: none."""
+        return self.queued.pop(0) if self.queued else ""
 
     async def close(self) -> None:
         """Stops the running turn and closes the file. May be called twice."""
@@ -237,22 +399,20 @@ class Chat:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._idle.wait()
-        if self._flush_timer:
-            self._flush_timer.cancel()
-        if self._journal:
-            self._journal.close()
+        self._file.close()
         client, self._client = self._client, None
         if client:
             await client.close()
-        if self._scratch:
-            await run_in_thread(remove_scratch, self._scratch)
-            self._scratch = None
+        if self._servers:
+            await self._servers.close()
+        self._close_work()
 
     async def _connect(self) -> ServerEndpoint:
         """Finds the server. The client is kept as long as the server's address is the same."""
         endpoint, previous = await self._find(), self.endpoint
-        if previous and previous.launch_id != endpoint.launch_id:
-            self._conversation = None  # a new server process: its cache is empty
+        self._new_server = bool(previous and previous.launch_id != endpoint.launch_id)
+        if self._new_server:
+            self._conversation_head = "-"  # its cache is empty
         if self._client and (not previous or (previous.base_url, previous.key) != (endpoint.base_url, endpoint.key)):
             await self._client.close()
             self._client = None
@@ -260,93 +420,37 @@ class Chat:
         self.endpoint = endpoint
         return endpoint
 
-    async def _open_tools(self) -> list[Tool]:
-        """The tools of the next turn. Raises GpuboxError if the workspace is no longer usable."""
-        if not self.settings.tools:
-            return []
-        from gpubox.agent.file_tools import file_tools
-        from gpubox.agent.tool_runner import CodeExecution
-        from gpubox.sandbox.policy import Policy
+    async def _work(self) -> Work:
+        """The workspace with its layers, and the tools over them. Raises GpuboxError if it is no longer usable."""
+        if self._open_work is None:
+            self._open_work = await run_in_thread(self._new_work)
+        return self._open_work
+
+    def _new_work(self) -> Work:
+        from gpubox.agent.mcp import McpServers
+        from gpubox.agent.work import Work, open_scratch
         from gpubox.sandbox.runner import Sandbox
 
+        path = self._file.path
+        assert path is not None
         self._sandbox = self._sandbox or Sandbox(self._config)
+        if self._config.mcp and not self._servers:
+            self._servers = McpServers(self._config.mcp, self._paths.logs)
         if self.settings.workdir:
-            self._workspace = self._workspace or self._open_workspace(self.settings.workdir)
-            read_only = self.settings.approvals != "workspace"  # a program must not write what no diff has shown
-            policy = Policy(workspace=self._workspace.root, read_only=read_only)
-            return [CodeExecution(self._sandbox, policy), *file_tools(self._workspace)]
-        if self._scratch is None:
-            self._scratch = await run_in_thread(create_scratch, self._paths)
-        return [CodeExecution(self._sandbox, Policy(workspace=self._scratch))]
+            self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+            folder = layers_folder(path)
+            return Work(self._paths, self._workspace, folder, self._sandbox, self._servers, scratch=False)
+        folder = scratch_folder(path)
+        return Work(self._paths, open_scratch(folder), folder / "layers", self._sandbox, self._servers, scratch=True)
 
-    def _open_workspace(self, folder: str) -> Workspace:
+    def _close_work(self) -> None:
+        work, self._open_work = self._open_work, None
+        if work:
+            work.close()
+
+    def _new_workspace(self, folder: str) -> Workspace:
         own_folders = (self._paths.config, self._paths.state, self._paths.cache)
         return Workspace(Path(folder), any_folder=self._any_workdir, own_folders=own_folders)
-
-    async def _approve(self, call: ToolCall, diff: str) -> bool:
-        if self.settings.approvals == "never":
-            return False
-        if self.settings.approvals == "workspace":
-            from gpubox.sandbox.auto_run_files import auto_run_kinds
-
-            path = call.arguments.get("path")
-            if not (isinstance(path, str) and auto_run_kinds(path)):
-                return True  # only files that programs of the owner run by themselves need a question
-        return await self._ask_owner(call, diff)
-
-    def _create_file(self, text: str) -> None:
-        """Gives a new chat its name and its file."""
-        while not self._journal:
-            name = self.log.name or free_name(self._paths, text)
-            try:
-                self._journal = ChatJournal(chat_path(self._paths, name), new=True)
-            except UsageError:
-                if self.log.name:
-                    raise
-                continue  # another gpubox has just taken the name
-            self.log.name = name
-            if self.settings != ChatSettings():
-                self._journal.add(SettingsChanged(self.settings, utc_now()))
-
-    def _record(self, record: AnyChatRecord) -> None:
-        self.log.apply_record(record)
-        if self._journal:
-            self._journal.add(record)
-
-    def _log_event(self, event: AgentEvent) -> None:
-        assert self._journal is not None
-        self.log.apply_event(event)
-        self._journal.add_event(event)
-        if self._journal.has_pending and self._flush_timer is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
-
-    def _log_interrupted(self, messages: list[Message], failure: str) -> None:
-        """Journals the events that the consumer did not receive because it closed the generator or the turn broke."""
-        for message in messages:
-            self._log_event(MessageAdded(message))
-        answers = [message.content for message in messages if message.role == "assistant"]
-        answer = answers[-1] if answers else ""
-        self._log_event(TurnFailed(failure) if failure else TurnFinished(TurnTotals(), "stopped", answer))
-
-    def _flush(self) -> None:
-        if self._flush_timer:
-            self._flush_timer.cancel()
-        self._flush_timer = None
-        if self._journal:
-            self._journal.flush()
-
-    def _new_problem(self) -> Notice | None:
-        """A Notice for each new problem of the file."""
-        if self.problem == self._reported_problem:
-            return None
-        self._reported_problem = self.problem
-        return Notice("journal", self.problem) if self.problem else None
-
-    def _read_only_notice(self, started: TurnStarted) -> Notice | None:
-        """The file tools need native calls: without them only programs could write, and those may not."""
-        if started.protocol != "fenced" or not self.settings.workdir or self.settings.approvals == "workspace":
-            return None
-        return Notice("read_only", "This model can only run programs: it can read the workspace but not change it.")
 
     def _require_idle(self) -> None:
         if self.busy:

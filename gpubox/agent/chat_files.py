@@ -25,6 +25,7 @@ from gpubox.agent.journal import ChatJournal
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.sandbox.layers import remove_tree
 from gpubox.storage import DECODE_ERRORS, open_lines
 from gpubox.toml_table import closest_match
 
@@ -59,6 +60,16 @@ def chat_path(paths: Paths, name: str) -> Path:
             "Use letters, digits, spaces, '.', '_', '+' and '-'; start with a letter or digit.",
         )
     return paths.chats / f"{name}.jsonl"
+
+
+def layers_folder(path: Path) -> Path:
+    """Where the layers of the chat with this file are, over its workspace."""
+    return path.with_suffix(".layers")
+
+
+def scratch_folder(path: Path) -> Path:
+    """Beside it: the workspace of a chat without one, and the layers over that."""
+    return path.with_suffix(".scratch")
 
 
 def existing_chat(paths: Paths, name: str) -> Path:
@@ -124,6 +135,9 @@ def move_chat_file(path: Path, target: Path) -> None:
     try:
         os.link(path, target)  # a rename would silently replace
         path.unlink()
+        for folder in (layers_folder, scratch_folder):
+            with contextlib.suppress(FileNotFoundError):
+                folder(path).rename(folder(target))
     except FileExistsError:
         raise UsageError(f"There is a chat {target.stem} already.", "Give another name.") from None
     except OSError as error:
@@ -138,6 +152,8 @@ def remove_chat(paths: Paths, name: str) -> None:
             path.unlink()
         except OSError as error:
             raise GpuboxError(f"{name} cannot be removed: {error.strerror}.") from None
+        remove_tree(layers_folder(path))
+        remove_tree(scratch_folder(path))
 
 
 def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> None:

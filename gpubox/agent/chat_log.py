@@ -16,6 +16,7 @@ import msgspec
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import (
     AgentEvent,
+    Compacted,
     Message,
     MessageAdded,
     MessageShortened,
@@ -34,8 +35,9 @@ from gpubox.storage import DECODE_ERRORS, json_line
 FORMAT = "gpubox-chat"
 VERSION = 1
 
-Approvals = Literal["ask", "workspace", "never"]
-"""Writes in the workspace: the owner is asked each time, all are allowed, all are refused."""
+Apply = Literal["ask", "turn", "plan"]
+"""What becomes of a turn's changes: the owner decides; they are taken at its end, but for conflicts and what runs by
+itself; or nothing is written at all."""
 
 
 class ChatRecord(msgspec.Struct, frozen=True, tag_field="record", tag=snake_case, omit_defaults=True):
@@ -66,7 +68,7 @@ class ChatSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: bool = True
     workdir: str = ""
     """The workspace; empty: none, and programs run in a scratch folder."""
-    approvals: Approvals = "ask"
+    apply: Apply = "ask"
 
     def agent_settings(self, profile_system_prompt: str) -> AgentSettings:
         """The settings of a turn. ``profile_system_prompt`` may be empty: then gpubox's default holds."""
@@ -117,9 +119,25 @@ class HeadMoved(ChatRecord, frozen=True):
 
     turn_id: str
     at: str
+    step: Literal["", "undo", "redo"] = ""
+    """Why; empty: the owner goes on from there."""
 
 
-AnyChatRecord = ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved
+class OwnerNote(ChatRecord, frozen=True):
+    """What the model reads before the next question: that the owner dropped a change, and why."""
+
+    text: str
+    at: str
+
+
+class FilesTaken(ChatRecord, frozen=True):
+    """Changes that the workspace now has: path -> diff, shortened. Without any: all before were committed."""
+
+    diffs: dict[str, str]
+    at: str
+
+
+AnyChatRecord = ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved | OwnerNote | FilesTaken
 
 _decoder: msgspec.json.Decoder[AnyChatRecord] = msgspec.json.Decoder(AnyChatRecord)
 
@@ -156,9 +174,11 @@ class Turn:
 
     @property
     def ended(self) -> TurnFinished | TurnFailed | None:
-        """The last event; ``None``: the turn is running, or gpubox was killed."""
-        last = self.events[-1] if self.events else None
-        return last if isinstance(last, (TurnFinished, TurnFailed)) else None
+        """How it ended; ``None``: the turn is running, or gpubox was killed."""
+        for event in reversed(self.events):  # a compaction may follow it
+            if isinstance(event, (TurnFinished, TurnFailed)):
+                return event
+        return None
 
     @property
     def state(self) -> str:
@@ -185,12 +205,12 @@ class Turn:
     def replay(self, conversation: Conversation, *, in_full: bool = False) -> None:
         """Repeats this turn's changes of the prompt and completes them if the turn was cut off.
 
-        ``in_full``: no message is shortened.
+        ``in_full``: no message is shortened or summed up.
         """
         if not any(isinstance(event, MessageAdded) and event.message.role == "user" for event in self.events):
             conversation.add(Message("user", self.header.text))
         for event in self.events:
-            if not (in_full and isinstance(event, MessageShortened)):
+            if not (in_full and isinstance(event, (MessageShortened, Compacted))):
                 conversation.apply(event)
         for call in conversation.unanswered_calls():
             conversation.add(Message("tool", INTERRUPTED_CALL_OUTPUT, tool_call_id=call.id))
@@ -215,6 +235,12 @@ class ChatLog:
     """Lines that could not be read."""
     unknown_lines: int = 0
     """Lines that a newer gpubox wrote."""
+    undone: list[str] = field(default_factory=list)
+    """The heads that ``redo`` goes back to, the next one last."""
+    notes: list[str] = field(default_factory=list)
+    """What the model reads before the next question."""
+    taken: dict[str, str] = field(default_factory=dict)
+    """The diffs of what was taken and not committed since, by path."""
     _newest: Turn | None = None
     """The turn that events belong to."""
 
@@ -226,10 +252,19 @@ class ChatLog:
             case SettingsChanged():
                 self.settings = record.settings
             case HeadMoved():
+                if record.step == "undo":
+                    self.undone.append(self.head)
+                else:
+                    self.undone = self.undone[:-1] if record.step else []
                 self.head = record.turn_id
             case TurnHeader():
                 self.turns[record.turn_id] = self._newest = Turn(record)
                 self.head = record.turn_id
+                self.undone, self.notes = [], []
+            case OwnerNote():
+                self.notes.append(record.text)
+            case FilesTaken():
+                self.taken = {**self.taken, **record.diffs} if record.diffs else {}
             case LoggedEvent():
                 try:
                     self.apply_event(decode_event(bytes(record.event)))

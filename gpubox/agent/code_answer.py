@@ -1,7 +1,7 @@
 """Where the code in a reply is: its blocks, however they are marked, and the program that they make. Pure.
 
-The chat runs only what a fence calls Python (``python_program``). Benchmarks, which grade an answer that has to have
-code in it, look further: unlabelled and unclosed fences, tags, and code that stands in the prose without any mark.
+The chat runs only what a fence calls Python or shell (``fenced_program``). Benchmarks, which grade an answer that has
+to have code in it, look further: unlabelled and unclosed fences, tags, and code in the prose without any mark.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _NAMES = {
 }
 _LANGUAGE_OF = {name: language for language, names in _NAMES.items() for name in names}
 PROGRAM_LANGUAGES = frozenset({PYTHON, "tool_code", "execute", "run"})
+SHELL_LANGUAGES = frozenset({"bash", "sh", "shell"})
 """What the chat runs."""
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _TAG_SEPARATOR = re.compile(r"[\s:={}\"',;()\[\]]+")
@@ -57,8 +58,8 @@ class CodeBlock:
 
     @property
     def is_program(self) -> bool:
-        """Whether it is marked as Python."""
-        return self.language in PROGRAM_LANGUAGES and bool(self.code.strip())
+        """Whether it is marked as Python or as shell commands."""
+        return self.language in PROGRAM_LANGUAGES | SHELL_LANGUAGES and bool(self.code.strip())
 
     @property
     def name(self) -> str:
@@ -102,12 +103,23 @@ def python_program(text: str) -> tuple[str, bool]:
 
     The blocks of one reply belong together: the second often calls what the first defines.
     """
+    return _joined(fenced_blocks(text), PROGRAM_LANGUAGES)
+
+
+def fenced_program(text: str) -> tuple[str, bool, bool]:
+    """``(code, closed, shell)`` of the program that a reply wants to run: of the kind of its first block."""
     programs = [block for block in fenced_blocks(text) if block.is_program]
+    shell = bool(programs) and programs[0].language in SHELL_LANGUAGES
+    return (*_joined(programs, SHELL_LANGUAGES if shell else PROGRAM_LANGUAGES), shell)
+
+
+def _joined(blocks: Sequence[CodeBlock], languages: frozenset[str]) -> tuple[str, bool]:
+    programs = [block for block in blocks if block.language in languages and block.code.strip()]
     return "\n".join(block.code.rstrip() for block in programs), all(block.closed for block in programs)
 
 
 def ends_with_program(text: str) -> bool:
-    """Whether the last complete line of ``text`` closes a Python block."""
+    """Whether the last complete line of ``text`` closes a program's block."""
     complete = text[: text.rfind("\n") + 1].rstrip()
     if complete.rpartition("\n")[2].strip().strip("`~"):
         return False

@@ -6,7 +6,7 @@ The requests of a turn differ only in the messages at their end, so that the ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,22 +14,28 @@ from typing import Any
 from gpubox.agent.code_answer import ends_with_program
 from gpubox.agent.conversation import Conversation, request_messages
 from gpubox.agent.events import (
+    AgentEvent,
     Emit,
     GenerationStats,
+    Message,
     Notice,
     PrefillProgress,
     ReasoningDelta,
     RoundRestarted,
+    RoundTiming,
     TextDelta,
 )
+from gpubox.agent.images import image_urls
 from gpubox.agent.reply_text import RepetitionDetector, ThinkingSplitter, split_thinking
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import RequestMeasurements, TurnTimings
-from gpubox.agent.tools import ToolProtocol
+from gpubox.agent.tools import Tool, ToolProtocol, choose_protocol
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.server.chunks import CallDelta, Chunk
 from gpubox.server.client import LlamaClient
 from gpubox.server.other_server import LLAMA, supported_fields
+from gpubox.server.responses import context_size, json_object
 from gpubox.server.stream import ContextOverflow, StreamError
 
 STATS_INTERVAL_SECONDS = 0.25
@@ -41,7 +47,11 @@ RETRY_THINKING_TOKENS = 256
 """Thinking budget of a request that must not think: templates without ``enable_thinking`` obey only the budget."""
 CHARACTERS_PER_TOKEN = 3
 TARGET_FILL = 0.6
-"""Share of the context in use after a compaction. It is low because each compaction costs a new prefill."""
+"""Share of the context in use after old outputs were dropped. It is low because that costs a new prefill."""
+NEXT_QUESTION = "..."
+"""Stands for the owner's next question, so that the prompt is read up to it."""
+CACHE_REUSE_TOKENS = 8
+"""Pieces of the cache so long or longer are moved where the prompt has them now."""
 
 
 @dataclass(slots=True)
@@ -215,20 +225,19 @@ class CompletionRequester:
     """Size of one slot's context; ``None`` if unknown."""
     emit: Emit
     timings: TurnTimings
-    retry_seconds: float
+    retry_seconds: float = 0.5
     """Wait before a broken request is repeated."""
+    model: str = ""
+    """As the server names it; empty: it does not."""
     reply: ModelReply | None = None
     """The newest reply, also while it is streamed."""
     _sent_messages: int = 0
-    _compacted_at_tokens: int = 0
-    """``server_cache_tokens`` at the last compaction: one cache state causes one compaction."""
 
     async def request(self, round_number: int, max_tokens: int) -> ModelReply:
         """The reply of one round, never empty. Raises GpuboxError if a second request did not help either."""
         broken: ModelReply | None = None
         was_empty = False
         while True:
-            self._make_room(max_tokens)
             reply = self.reply = ModelReply(self.timings.start_request())
             try:
                 await self._stream(reply, max_tokens, without_thinking=was_empty)
@@ -255,13 +264,32 @@ class CompletionRequester:
             was_empty = True
             self._emit_restart(round_number, problem, reply)
 
-    def _body(self, max_tokens: int, *, without_thinking: bool) -> dict[str, Any]:
+    async def ask_aside(self, text: str, max_tokens: int) -> ModelReply:
+        """The reply to ``text``, which does not become part of the conversation. Raises StreamError."""
+        reply = ModelReply(self.timings.start_request())
+        thinking = RETRY_THINKING_TOKENS
+        await self._stream(reply, max_tokens + thinking, aside=text, thinking_budget_tokens=thinking)
+        return reply
+
+    async def read_ahead(self) -> RoundTiming:
+        """Has the server read the conversation, and move what it has of it in its cache. Raises StreamError."""
+        reply = ModelReply(self.timings.start_request())
+        try:
+            await self._stream(reply, 1, aside=NEXT_QUESTION, n_cache_reuse=CACHE_REUSE_TOKENS)
+        except BaseException:
+            self.conversation.server_cache_tokens = 0  # nobody knows how far it came
+            raise
+        return self.timings.end_round(reply.measurements)
+
+    def _body(
+        self, conversation: Conversation, max_tokens: int, *, without_thinking: bool, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The JSON body for ``/v1/chat/completions``, with the fields of llama-server b11434."""
         protocol, settings = self.protocol, self.settings
         body: dict[str, Any] = {
             **settings.sampling,
             "messages": request_messages(
-                self.conversation, protocol.system_prompt, native=protocol.native, system_role=protocol.system_role
+                conversation, protocol.system_prompt, native=protocol.native, system_role=protocol.system_role
             ),
             "max_tokens": max_tokens,
             "cache_prompt": True,
@@ -280,17 +308,26 @@ class CompletionRequester:
         thinking_budget = RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens
         if thinking_budget is not None:
             body["thinking_budget_tokens"] = thinking_budget
+        body |= more
         if self.client.dialect not in ("", LLAMA):
             body = {**supported_fields(self.client.dialect, body), "model": self.client.model}
         return body
 
-    async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:
-        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream."""
-        body = self._body(max_tokens, without_thinking=without_thinking)
+    async def _stream(
+        self, reply: ModelReply, max_tokens: int, *, without_thinking: bool = False, aside: str = "", **more: Any
+    ) -> None:
+        """Fills ``reply`` from the stream. Raises StreamError. Cancelled, it closes the stream.
+
+        ``aside``: a last message that is not part of the conversation; the text of its reply is not emitted.
+        ``more``: other fields of the request.
+        """
+        conversation, emit = self.conversation, self.emit
+        if aside:
+            conversation, emit = Conversation([*conversation.messages, Message("user", aside)]), self._emit_progress
+        body = self._body(conversation, max_tokens, without_thinking=without_thinking, more=more)
+        reply.measurements.body = body
         self._sent_messages = len(self.conversation.messages)
-        collector = ReplyCollector(
-            reply, self.emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced"
-        )
+        collector = ReplyCollector(reply, emit, self.timings.clock, stop_after_program=self.protocol.name == "fenced")
         stream = self.client.stream_completion(body, silence_seconds=self.settings.silence_seconds)
         try:
             async with stream as chunks, aclosing(chunks):
@@ -303,17 +340,16 @@ class CompletionRequester:
     def _emit_restart(self, round_number: int, why: str, reply: ModelReply) -> None:
         self.emit(RoundRestarted(round_number, why, self.timings.end_round(reply.measurements)))
 
-    def _make_room(self, max_tokens: int) -> None:
-        """Compacts the conversation before the server would refuse it, as far as the sizes are known."""
-        cache_tokens = self.conversation.server_cache_tokens
-        if not self.context_tokens or cache_tokens == self._compacted_at_tokens:
-            return
+    def nearly_full(self, max_tokens: int) -> bool:
+        """Whether the next request leaves less than a quarter of the context for the reply, as far as is known."""
         unsent = self.conversation.messages[self._sent_messages :] if self._sent_messages else []
-        unsent_tokens = sum(len(message.content) for message in unsent) / CHARACTERS_PER_TOKEN
-        excess = cache_tokens + unsent_tokens + min(max_tokens, self.context_tokens // 4) - self.context_tokens
-        surplus = excess + (1 - TARGET_FILL) * self.context_tokens
-        if excess > 0 and self._compact(int(surplus * CHARACTERS_PER_TOKEN)):
-            self._compacted_at_tokens = cache_tokens
+        tokens = sum(message.characters for message in unsent if message.role != "assistant") // CHARACTERS_PER_TOKEN
+        context = self.context_tokens or 0
+        return self.conversation.server_cache_tokens + tokens + min(max_tokens, context // 4) > context > 0
+
+    def _emit_progress(self, event: AgentEvent) -> None:
+        if isinstance(event, PrefillProgress | GenerationStats):
+            self.emit(event)
 
     def _excess_characters(self, error: ContextOverflow) -> int:
         prompt, context = error.prompt_tokens or 0, error.context_tokens or self.context_tokens or 0
@@ -335,3 +371,28 @@ class CompletionRequester:
         if events:
             self.emit(Notice("compacted", f"The context is nearly full: {len(events)} old tool outputs were removed."))
         return bool(events)
+
+
+async def open_requester(
+    client: LlamaClient,
+    conversation: Conversation,
+    settings: AgentSettings,
+    tools: Sequence[Tool],
+    emit: Emit,
+    timings: TurnTimings,
+) -> CompletionRequester:
+    """The requester for the model that ``client`` reaches now. Raises GpuboxError: it cannot see the newest image."""
+    props = await client.props()
+    if names := {name for message in conversation.messages for name in message.images}:
+        sees = json_object(props.get("modalities")).get("vision") is True
+        if conversation.messages[-1].images and not sees:
+            raise GpuboxError(
+                "This model does not see images.", "Ask without the image, or use a model with an mmproj."
+            )
+        folder = conversation.images_folder
+        conversation.image_urls = await run_in_thread(image_urls, folder, names) if sees and folder else {}
+    protocol = choose_protocol(settings, tools, props, ignored_programs=conversation.ignored_programs())
+    model = str(props.get("model_alias") or props.get("model_path") or "")
+    return CompletionRequester(
+        client, conversation, settings, protocol, context_size(props), emit, timings, model=model
+    )

@@ -6,19 +6,23 @@ holds all but the newest messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpubox.agent.code_answer import python_program
-from gpubox.agent.events import AgentEvent, Message, MessageAdded, MessageShortened
+from gpubox.agent.events import AgentEvent, Compacted, Message, MessageAdded, MessageShortened
 from gpubox.agent.tools import ToolCall, truncate_output
 
 REMOVED_OUTPUT = "[output removed to save context: {:,} characters]"
 MIN_SHORTENED_CHARACTERS = 200
 """Shorter tool outputs stay: to shorten them saves next to nothing."""
-STOPPED = "(stopped)"
+UNDERSTOOD = "Understood."
+"""Between a fixed message and the question: after a compaction another message follows, and up to it nothing is new."""
+STOPPED = "(interrupted)"
+"""Stands where a template demands an answer between what a tool said and what the owner says next."""
 
 
 class Conversation:
@@ -28,6 +32,12 @@ class Conversation:
         self.messages = list(messages)
         self.server_cache_tokens = 0
         """Tokens in the server's KV cache after the last round; 0 if unknown."""
+        self.last_request: Mapping[str, Any] = {}
+        """The body of the last request. What it shares with the next one need not be read again."""
+        self.images_folder: Path | None = None
+        """Where the images of its messages are."""
+        self.image_urls: dict[str, str] = {}
+        """The images that the model gets, by name."""
 
     def add(self, message: Message) -> MessageAdded:
         """Appends ``message`` and returns the event that records it."""
@@ -40,6 +50,11 @@ class Conversation:
             self.messages.append(event.message)
         elif isinstance(event, MessageShortened) and 0 <= event.index < len(self.messages):
             self.messages[event.index] = msgspec.structs.replace(self.messages[event.index], content=event.content)
+        elif isinstance(event, Compacted):
+            before = enumerate(self.messages[: event.kept_from])
+            fixed = [message for index, message in before if message.fixed or index == event.question_at]
+            summary = (Message("user", event.request), Message("assistant", event.summary))
+            self.messages = [*fixed, *self.messages[event.kept_from :], *summary]
 
     def compact(self, characters: int) -> list[MessageShortened]:
         """Replaces the oldest tool outputs by one line each until ``characters`` are saved. The newest output stays."""
@@ -97,19 +112,40 @@ def request_messages(
     rendered: list[dict[str, Any]] = []
     if system:
         rendered.append({"role": "system" if system_role else "user", "content": system})
+    after_fixed = False
     for message in conversation.messages:
         item = _request_message(message, native)
+        if message.images:
+            item["content"] = _with_images(message, conversation.image_urls)
         previous = rendered[-1] if rendered else {}
         roles = (previous.get("role"), item["role"])
-        if roles == ("user", "user"):
-            previous["content"] += "\n\n" + item["content"]
+        if after_fixed and roles == ("user", "user"):
+            rendered.append({"role": "assistant", "content": UNDERSTOOD})
+        elif roles == ("user", "user"):
+            previous["content"] = _joined(previous["content"], item["content"])
             continue
-        if roles == ("tool", "user"):  # many templates require alternating roles
+        elif roles == ("tool", "user"):  # many templates require alternating roles
             rendered.append({"role": "assistant", "content": STOPPED})
         elif roles == ("assistant", "assistant"):
             rendered.append({"role": "user", "content": "Go on."})
         rendered.append(item)
+        after_fixed = message.fixed
     return rendered
+
+
+def _with_images(message: Message, urls: Mapping[str, str]) -> str | list[dict[str, Any]]:
+    """The text and the images; of one that the model does not get, only a word."""
+    notes = "".join("\n[an image that you cannot see]" for name in message.images if name not in urls)
+    shown = [{"type": "image_url", "image_url": {"url": urls[name]}} for name in message.images if name in urls]
+    text = message.content + notes
+    return [{"type": "text", "text": text}, *shown] if shown else text
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    parts = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
+    return [*parts[0], *parts[1]]
 
 
 def _request_message(message: Message, native: bool) -> dict[str, Any]:
@@ -130,6 +166,10 @@ def _request_message(message: Message, native: bool) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     elif message.tool_calls:
-        programs = [f"```python\n{call.code.rstrip()}\n```" for call in message.tool_calls if call.code]
+        programs = [
+            f"```{'bash' if 'command' in call.arguments else 'python'}\n{call.code.rstrip()}\n```"
+            for call in message.tool_calls
+            if call.code
+        ]
         item["content"] = "\n".join([message.content, *programs]).strip() or STOPPED
     return item

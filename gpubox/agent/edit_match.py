@@ -22,7 +22,11 @@ _SHOWN_LINES = 6
 _MOST_WINDOWS = 40
 """Places that are compared in full, of those that share a line with the old text."""
 _NUMBERED = re.compile(r"\s*(\d+)(?:: ?|\t| ?\| ?|→)(.*)", re.DOTALL)
-"""The line numbers of read_file, ``cat -n`` and other tools."""
+"""The line numbers of read, ``cat -n`` and other tools."""
+
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+"""With its end; not as splitlines, which counts form feeds and others, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ def place_edit(text: str, old: str, new: str) -> Placed:
     """The only place of ``old``. Raises GpuboxError: there is none, or there are several; it names them."""
     if not old.strip():
         raise GpuboxError("The old text is empty.", "Give some lines around the place, or write the whole file.")
-    old, new = _with_line_ends(old, text), _with_line_ends(new, text)
+    old, new = with_line_ends(old, text), with_line_ends(new, text)
     if places := _occurrences(text, old):
         return _only(text, [(begin, begin + len(old), new) for begin in places])
     for forms in (_as_it_is, _without_numbers, _with_line_breaks):
@@ -65,7 +69,7 @@ def _occurrences(text: str, part: str) -> list[int]:
     return [match.start() for match in re.finditer(f"(?={re.escape(part)})", text)]
 
 
-def _with_line_ends(new: str, text: str) -> str:
+def with_line_ends(new: str, text: str) -> str:
     """``new`` with the line ends of the file: models write ``\\n`` whatever it has."""
     if "\r\n" in text and "\r\n" not in new and text.count("\r\n") == text.count("\n"):
         return new.replace("\n", "\r\n")
@@ -109,7 +113,7 @@ def _whole_lines(text: str, old: str, new: str) -> Iterator[tuple[int, int, str]
     wanted = [line.rstrip() for line in old.strip("\n").replace("\r\n", "\n").split("\n")]
     while wanted and not wanted[0]:
         del wanted[0]
-    lines = text.splitlines(keepends=True)
+    lines = _LINE.findall(text)
     if not wanted or len(lines) > 200_000:
         return
     bodies = [line.strip() for line in lines]
@@ -186,7 +190,7 @@ def _told(new: str, reindent: Callable[[str], str | None]) -> str | None:
 def _ended(told: str, last: str, text: str) -> str:
     """With the line end of the last line that it replaces; nothing for a deletion."""
     end = last[len(last.rstrip("\r\n")) :]
-    return _with_line_ends(told, text) + end if told else ""
+    return with_line_ends(told, text) + end if told else ""
 
 
 # -- why not ---------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ def _ended(told: str, last: str, text: str) -> str:
 
 def _nearest(text: str, old: str) -> str:
     """The places that look most like it, with their line numbers."""
-    lines, wanted = text.splitlines(), old.strip("\n").splitlines()
+    lines, wanted = text.split("\n"), old.strip("\n").splitlines()
     places = _near_places(lines, wanted)
     if not places:
         return "No line of it is in the file. Read the file again."

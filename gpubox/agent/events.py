@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from gpubox.agent.tools import ToolCall, ToolOutput
+from gpubox.agent.tools import Question, ToolCall, ToolOutput
 
 EndReason = Literal["answered", "rounds", "tokens", "wall", "stopped", "repetition", "length"]
 """Why a turn ended: it answered; it reached the limit of rounds, tokens or wall time; the owner stopped it; the model
@@ -42,6 +42,16 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """The call that a tool message answers."""
     partial: bool = False
     """The owner stopped the message, or the stream broke."""
+    fixed: bool = False
+    """It stays when the conversation is compacted: the project's AGENTS.md."""
+    images: tuple[str, ...] = ()
+    """Images of a user message: names of files in the folder of the chat."""
+
+    @property
+    def characters(self) -> int:
+        """Of the text that a template renders."""
+        calls = sum(len(str(call.arguments)) + len(call.name) for call in self.tool_calls)
+        return len(self.content) + len(self.reasoning_content) + calls
 
 
 class RoundTiming(msgspec.Struct, frozen=True):
@@ -70,6 +80,8 @@ class RoundTiming(msgspec.Struct, frozen=True):
     """None, as the two below: the server does not say what it reused; then all prefill time counts as new."""
     prefill_reprocessed_tokens: int | None = None
     """Tokens that were in the server's cache after the round before and were processed again."""
+    reread_from: str = ""
+    """Where the first of them stands: "the system prompt", "message 3: ...". Empty: none was processed again."""
     cached_tokens: int | None = None
     generated_tokens: int = 0
     thinking_tokens: int | None = None
@@ -110,10 +122,15 @@ class TurnStarted(_Event, frozen=True):
 
 
 class RoundStarted(_Event, frozen=True):
-    """Round ``round`` (from 1) of at most ``rounds``."""
+    """Round ``round`` (from 1) of at most ``rounds``, and what the turn has used of its other budgets."""
 
     round: int
     rounds: int
+    generated_tokens: int = 0
+    max_generated_tokens: int = 0
+    seconds: float = 0.0
+    """Without the time that the owner thought."""
+    max_seconds: float = 0.0
 
 
 class PrefillProgress(_Event, frozen=True):
@@ -160,11 +177,10 @@ class ToolRequested(_Event, frozen=True):
     call: ToolCall
 
 
-class ApprovalRequested(_Event, frozen=True):
-    """The loop waits until the owner allows or denies ``call``."""
+class QuestionAsked(_Event, frozen=True):
+    """The turn waits until the owner answers."""
 
-    call: ToolCall
-    diff: str
+    question: Question
 
 
 class ToolFinished(_Event, frozen=True):
@@ -187,6 +203,38 @@ class MessageShortened(_Event, frozen=True):
     content: str
 
 
+class Compacted(_Event, frozen=True):
+    """The messages before ``kept_from`` are gone, but for the fixed ones and the question of the running turn.
+
+    ``request`` and ``summary`` are now the last messages.
+    """
+
+    summary: str
+    kept_from: int
+    request: str = ""
+    question_at: int | None = None
+    """The question of the turn in whose middle this is; ``None``: it is between two turns."""
+    timing: RoundTiming = RoundTiming()
+    """Of the summary. TurnTotals include it."""
+
+
+class ChangedFile(msgspec.Struct, frozen=True):
+    """One file that a turn changed."""
+
+    path: str
+    kind: str
+    """A Change's: ``new``, ``changed``, ``removed``, ``mode``, ``link``, ``folder``."""
+    added: int = 0
+    """Lines."""
+    removed: int = 0
+
+
+class FilesChanged(_Event, frozen=True):
+    """What the turn changed, before its last event. It waits for the owner unless it was taken at once."""
+
+    files: tuple[ChangedFile, ...]
+
+
 class RoundFinished(_Event, frozen=True):
     """The round is over, its tools included."""
 
@@ -204,6 +252,14 @@ class Notice(_Event, frozen=True):
     """For statistics. Of a tool call: ``repaired``, ``text_call``, ``unknown_tool``, ``bad_arguments``, ``truncated``,
     ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``read_only``, ``journal``."""
     text: str
+
+
+class TestFinished(_Event, frozen=True):
+    """The project's test command ran over what the turn changed, before TurnFinished, or when the owner asked."""
+
+    __test__: ClassVar[bool] = False  # pytest must not take it for a test
+    command: str
+    output: ToolOutput
 
 
 class TurnFinished(_Event, frozen=True):
@@ -235,12 +291,15 @@ AgentEvent = (
     | GenerationStats
     | RoundRestarted
     | ToolRequested
-    | ApprovalRequested
+    | QuestionAsked
     | ToolFinished
     | MessageAdded
     | MessageShortened
+    | Compacted
+    | FilesChanged
     | RoundFinished
     | Notice
+    | TestFinished
     | TurnFinished
     | TurnFailed
 )

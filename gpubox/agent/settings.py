@@ -16,16 +16,16 @@ SYSTEM_PROMPT = (
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """Limits of one turn, and the parameters of its requests."""
+    """Budgets of one turn, and the parameters of its requests. At the end of a budget the owner is asked to go on."""
 
-    rounds: int = 5
-    """At most so many rounds in one turn. A repeated request does not count."""
+    rounds: int = 30
+    """A repeated request does not count."""
     max_tokens: int = 4096
     """Generated tokens of one request, thinking included."""
-    max_turn_tokens: int = 16384
+    max_turn_tokens: int = 65536
     """Generated tokens of one turn."""
-    max_turn_seconds: float = 900.0
-    """Wall time of one turn without the owner's approvals."""
+    max_turn_seconds: float = 1800.0
+    """Wall time of one turn without the time in which the owner thinks."""
     silence_seconds: float = 300.0
     """How long the server may send nothing. During prefill it sends progress."""
     max_output_characters: int = 8000

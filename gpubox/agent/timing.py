@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import RoundTiming, TurnTotals
+from gpubox.agent.reread import MIN_TOKENS, reread_from
 from gpubox.server.chunks import Timings
 
 _PREFILL_COUNTS = ("prefill_new_tokens", "prefill_reprocessed_tokens", "cached_tokens")
 _OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
-_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server")
+_NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server", "reread_from")
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class RequestMeasurements:
     """The server's newest ``timings``."""
     timings_after_thinking: Timings | None = None
     """The server's ``timings`` at the last thinking delta (``timings_per_token``)."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The request."""
 
 
 class TurnTimings:
@@ -49,7 +54,7 @@ class TurnTimings:
         self._rounds: list[RoundTiming] = []
         self._round_started = clock()
         self._tools_started: float | None = None
-        self._approval_seconds = 0.0
+        self._approval_seconds = self._approval_in_tools = 0.0
 
     @property
     def generated_tokens(self) -> int:
@@ -67,18 +72,25 @@ class TurnTimings:
     def add_approval(self, seconds: float) -> None:
         """``seconds`` of the running round were spent waiting for the owner."""
         self._approval_seconds += seconds
+        self._approval_in_tools += seconds if self._tools_started is not None else 0.0
 
     def end_round(self, measured: RequestMeasurements) -> RoundTiming:
         """Ends a round, or a request that is given up and repeated."""
         now = self.clock()
         tool_seconds = 0.0
         if self._tools_started is not None:
-            tool_seconds = max(now - self._tools_started - self._approval_seconds, 0.0)
+            tool_seconds = max(now - self._tools_started - self._approval_in_tools, 0.0)
         cache_tokens = self._conversation.server_cache_tokens
         timing = _round_timing(measured, now, cache_tokens, tool_seconds, self._approval_seconds)
+        if (again := timing.prefill_reprocessed_tokens or 0) >= MIN_TOKENS and measured.body:
+            whole = (timing.cached_tokens or 0) + again + (timing.prefill_new_tokens or 0)
+            name = reread_from(self._conversation.last_request, measured.body, timing.cached_tokens or 0, whole)
+            timing = msgspec.structs.replace(timing, reread_from=name)
+        self._conversation.last_request = measured.body or self._conversation.last_request
         self._conversation.server_cache_tokens = _cache_tokens_after(measured) or cache_tokens
         self._rounds.append(timing)
-        self._round_started, self._tools_started, self._approval_seconds = now, None, 0.0
+        self._round_started, self._tools_started = now, None
+        self._approval_seconds = self._approval_in_tools = 0.0
         return timing
 
     def totals(self, rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubox.agent.call_formats import MOST_CALLS, load_json, text_tool_calls
-from gpubox.agent.code_answer import fenced_blocks, parse_python, python_program
+from gpubox.agent.code_answer import fenced_blocks, fenced_program, parse_python
 from gpubox.agent.completion import ModelReply, RawToolCall
 from gpubox.agent.events import Notice
-from gpubox.agent.tools import CODE_TOOL, Tool, ToolCall, ToolProtocol
+from gpubox.agent.tools import RUN_TOOL, Tool, ToolCall, ToolProtocol
 from gpubox.storage import read_json
 
 MAX_REPAIR_CHARACTERS = 8000
@@ -70,7 +70,7 @@ def _repair(raw: str, code_argument: str, known: Collection[str]) -> Reading:
     values = _repair_json(raw[start:])
     if not isinstance(values, dict) or not values or (known and not set(values) <= set(known)):
         return None, False
-    if code_argument and not (isinstance(values.get(code_argument), str) and _is_python(values[code_argument])):
+    if code_argument in values and not (isinstance(values[code_argument], str) and _is_python(values[code_argument])):
         return None, False  # the repair broke the program
     return values, True
 
@@ -137,9 +137,9 @@ def plan_tool_calls(
         )
         return ToolCallPlan(planned, prose if protocol.native else reply.content, protocol.native)
     if protocol.name == "fenced":
-        code, closed = python_program(visible)
+        code, closed, shell = fenced_program(visible)
         if code:
-            call = ToolCall(_new_id("", used_ids), CODE_TOOL, {"code": code}, code)
+            call = ToolCall(_new_id("", used_ids), RUN_TOOL, {"command" if shell else "code": code}, code)
             return ToolCallPlan((_cut_off(call) if truncated and not closed else PlannedCall(call),), reply.content)
     return ToolCallPlan((), reply.content)
 
@@ -170,10 +170,12 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], used_ids: set[str], t
         )
     properties = tool.parameters.get("properties", {})
     code_argument = "code" if "code" in properties else ""
-    arguments, repaired = read_arguments(raw.arguments, code_argument, properties, truncated=truncated)
+    known = {*properties, *(name for name, ours in _ARGUMENTS.items() if ours in properties or "edits" in properties)}
+    arguments, repaired = read_arguments(raw.arguments, code_argument, known, truncated=truncated)
     if arguments is None and truncated:
         return _cut_off(ToolCall(call_id, tool.name))
     if arguments:
+        arguments = _renamed(arguments, properties)
         arguments = {key: _as_declared(value, properties.get(key, {})) for key, value in arguments.items()}
     problem = "the arguments are not a valid JSON object" if arguments is None else _problem(arguments, tool)
     if arguments is None or problem:
@@ -183,7 +185,7 @@ def _planned_call(raw: RawToolCall, tools: Sequence[Tool], used_ids: set[str], t
             f"Not run: {problem}. Call {tool.name} again with {{{shape}}}.",
             Notice("bad_arguments", f"The model's call of {tool.name} was not run: {problem}."),
         )
-    code = arguments.get(code_argument) if code_argument else ""
+    code = (arguments.get("code") or arguments.get("command")) if code_argument else ""
     call = ToolCall(call_id, tool.name, arguments, code if isinstance(code, str) else "")
     if repaired or tool.name != raw.name:
         notice = Notice("repaired", f"The model's call of {tool.name} was malformed and has been repaired.")
@@ -219,16 +221,46 @@ def _cut_off(call: ToolCall) -> PlannedCall:
     )
 
 
-_CODE_TOOL_ALIASES = {
-    "python", "run_python", "execute_python", "execute_code", "code_interpreter", "run_code", "ipython"
+_NAMES = {
+    RUN_TOOL: "python run_python execute_python execute_code code_execution code_interpreter run_code ipython bash "
+    "shell terminal execute run_command execute_command run_shell_command run_terminal_cmd",
+    "list": "ls list_files list_dir list_directory",
+    "read": "read_file view view_file open_file cat",
+    "search": "grep search_files grep_search ripgrep rg",
+    "edit": "edit_file str_replace replace replace_in_file search_replace apply_edit",
+    "write": "write_file create_file write_to_file save_file",
+    "test": "run_tests run_test tests",
+    "ask": "ask_user ask_owner ask_followup_question question",
+    "done": "finish attempt_completion submit task_complete",
+}
+"""The names of other agents for what our tools do."""
+_ALIASES = {alias: name for name, aliases in _NAMES.items() for alias in aliases.split()}
+_ARGUMENTS = {
+    "file_path": "path", "filepath": "path", "filename": "path", "file": "path", "directory": "path",
+    "cmd": "command", "program": "code", "timeout": "seconds", "query": "pattern", "regex": "pattern",
+    "include": "glob", "contents": "content", "file_text": "content", "offset": "first_line",
+    "start_line": "first_line", "limit": "lines",
+    "old": "old", "new": "new", "old_string": "old", "new_string": "new", "old_str": "old", "new_str": "new",
 }  # fmt: skip
+"""And of their arguments."""
+
+
+def _renamed(arguments: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by our names; a single edit is a list of one."""
+    renamed = {key: value for key, value in arguments.items() if key in properties}
+    edit: dict[str, Any] = {}
+    for key, value in arguments.items():
+        ours = _ARGUMENTS.get(key, key)
+        target = edit if "edits" in properties and ours in ("old", "new") else renamed
+        target.setdefault(ours if target is edit or ours in properties else key, value)
+    return renamed | ({"edits": [edit]} if edit and "edits" not in renamed else edit)
 
 
 def _find_tool(name: str, tools: Sequence[Tool]) -> Tool | None:
     by_name = {tool.name: tool for tool in tools}
     simple = name.rpartition(".")[2].strip().lower()
-    if simple not in by_name and simple in _CODE_TOOL_ALIASES and CODE_TOOL in by_name:
-        simple = CODE_TOOL
+    if simple not in by_name and _ALIASES.get(simple) in by_name:
+        simple = _ALIASES[simple]
     close = [simple] if simple in by_name else difflib.get_close_matches(simple, by_name, n=1, cutoff=0.8)
     return by_name[close[0]] if close else None
 
@@ -245,6 +277,6 @@ def _problem(arguments: dict[str, Any], tool: Tool) -> str:
             return f'"{key}" must be a string'
         if expected == "integer" and (not isinstance(value, int) or isinstance(value, bool)):
             return f'"{key}" must be a whole number'
-    if "code" in properties and not str(arguments.get("code", "")).strip():
-        return '"code" is empty'
+    if "code" in properties and not str(arguments.get("code") or arguments.get("command") or "").strip():
+        return '"command" is empty'
     return ""

@@ -1,4 +1,4 @@
-"""Runs the calls of a reply, programs in the Sandbox among them."""
+"""Runs the calls of a reply, after the owner's yes where one is needed."""
 
 from __future__ import annotations
 
@@ -10,69 +10,12 @@ from typing import Any
 
 import msgspec
 
-from gpubox.agent.events import ApprovalRequested, Emit, Notice, ToolFinished, ToolRequested
+from gpubox.agent.events import Emit, Notice, QuestionAsked, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import CODE_TOOL, Approve, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.agent.tools import Answer, AskOwner, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.policy import Outcome, Policy
-from gpubox.sandbox.runner import Sandbox
 from gpubox.storage import json_line
-
-
-class CodeExecution:
-    """Runs ``code`` under ``policy``. Each call starts a fresh interpreter."""
-
-    name = CODE_TOOL
-    description = (
-        "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
-        "interpreter: include imports and definitions, and print what you want to see."
-    )
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {"code": {"type": "string", "description": "The whole program."}},
-        "required": ["code"],
-    }
-    parallel_safe = True
-
-    def __init__(self, sandbox: Sandbox, policy: Policy) -> None:
-        self._sandbox, self._policy = sandbox, policy
-
-    def diff(self, call: ToolCall) -> str:
-        """Empty: a confined program needs no approval."""
-        return ""
-
-    async def run(self, call: ToolCall) -> ToolOutput:
-        """Raises GpuboxError if this machine cannot confine the program."""
-        outcome = await self._sandbox.run(call.code, self._policy)
-        return ToolOutput(
-            text=_output_text(outcome),
-            ok=outcome.ok,
-            seconds=outcome.seconds,
-            exit_code=outcome.exit_code,
-            ended_by=outcome.ended_by,
-            isolation=outcome.isolation,
-            files_changed=outcome.files_changed,
-            dropped_bytes=outcome.dropped_bytes,
-        )
-
-
-def _output_text(outcome: Outcome) -> str:
-    """What the model reads: the program's output, then how it ended and which files it changed."""
-    parts = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
-    if outcome.ended_by:
-        parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
-    elif outcome.signal:
-        parts.append(f"[killed by {outcome.signal}]")
-    elif outcome.exit_code:
-        parts.append(f"[exit code {outcome.exit_code}]")
-    elif not parts:
-        parts.append("[the program printed nothing]")
-    parts += [f"[{note}]" for note in outcome.about_workspace]
-    if outcome.isolation == "landlock" and "[Errno 1]" in outcome.output:
-        parts.append("[this sandbox sets no permissions, owners or times of files: copy with shutil.copyfile]")
-    return "\n".join(parts)
-
 
 REPEATED_CALL_OUTPUT = (
     "You made the same call before; it was not run again. Its result was:\n{}\nDo something else, or answer."
@@ -91,10 +34,10 @@ class CompletedCall:
 class ToolRunner:
     """Runs the tool calls of one turn. It remembers the calls of the round before, to notice repetition."""
 
-    def __init__(self, tools: Sequence[Tool], approve: Approve, emit: Emit, max_characters: int) -> None:
+    def __init__(self, tools: Sequence[Tool], ask_owner: AskOwner, emit: Emit, max_characters: int) -> None:
         """``max_characters``: how much of one output the model reads."""
         self._tools = {tool.name: tool for tool in tools}
-        self._approve, self._emit = approve, emit
+        self._ask_owner, self._emit = ask_owner, emit
         self.max_characters = max_characters
         self.calls = self.failed_calls = 0
         self._previous_outputs: dict[bytes, ToolOutput] = {}
@@ -129,14 +72,14 @@ class ToolRunner:
         self._emit(ToolRequested(call))
         previous = self._previous_outputs.get(_call_key(call))
         repeated = False
-        if item.error or tool is None:
-            output = ToolOutput(item.error, ok=False, ended_by="refused")
-        elif previous is not None:
+        if previous is not None:
             repeated = True
             output = msgspec.structs.replace(previous, text=REPEATED_CALL_OUTPUT.format(previous.text), seconds=0.0)
             self._emit(Notice("repeated", f"The model made the same call of {call.name} again. It was not run again."))
+        elif item.error or tool is None:
+            output = ToolOutput(item.error, ok=False, ended_by="refused")
         else:
-            output = await self._approve_and_run(call, tool)
+            output = await self._ask_and_run(call, tool)
             text, dropped = truncate_output(output.text, self.max_characters)
             output = msgspec.structs.replace(output, text=text, dropped_bytes=output.dropped_bytes + dropped)
         self.calls += 1
@@ -144,13 +87,14 @@ class ToolRunner:
         self._emit(ToolFinished(call, output))
         return CompletedCall(call, output, repeated)
 
-    async def _approve_and_run(self, call: ToolCall, tool: Tool) -> ToolOutput:
+    async def _ask_and_run(self, call: ToolCall, tool: Tool) -> ToolOutput:
         try:
-            diff = await run_in_thread(tool.diff, call)  # it reads the file
-            if diff:
-                self._emit(ApprovalRequested(call, diff))
-                if not await self._approve(call, diff):
-                    return ToolOutput("The owner did not allow this.", ok=False, ended_by="denied")
+            question = await run_in_thread(tool.question, call)  # it may read files
+            if question:
+                self._emit(QuestionAsked(question))
+                answer = await self._ask_owner(question)
+                if question.kind == "ask" or not answer.yes:
+                    return _answer_output(answer)
             return await tool.run(call)
         except GpuboxError as error:
             self._emit(Notice("refused", str(error)))
@@ -159,6 +103,13 @@ class ToolRunner:
             return ToolOutput(f"Failed: {error.strerror or type(error).__name__}.", ok=False, ended_by="refused")
         except Exception as error:  # a bug in a tool must not end the turn
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
+
+
+def _answer_output(answer: Answer) -> ToolOutput:
+    if answer.yes:
+        return ToolOutput(answer.text or "Yes.")
+    text = f"The owner said no: {answer.text}" if answer.text else "The owner said no."
+    return ToolOutput(text, ok=False, ended_by="denied")
 
 
 def _call_key(call: ToolCall) -> bytes:

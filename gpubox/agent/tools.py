@@ -1,11 +1,11 @@
-"""Tools, and how a model calls them: calls, outputs, approval, and the protocol that fits a server."""
+"""Tools, and how a model calls them: calls, outputs, questions to the owner, and the protocol that fits a server."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -41,6 +41,32 @@ class ToolOutput(msgspec.Struct, frozen=True):
     files_changed: tuple[str, ...] = ()
     dropped_bytes: int = 0
     """Size of the output that ``text`` leaves out."""
+    diff: str = ""
+    """What an edit or a write changed, for the screen. The model does not read it."""
+    ends_turn: bool = False
+    """The turn ends after this round, and ``text`` is its answer."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What only the owner can decide."""
+
+    kind: Literal["network", "test", "ask", "go_on"]
+    """May ``call`` run, which wants the network or is the first by a test command; what the model wants to know; may
+    the turn go on past its budget."""
+    text: str
+    """For the owner: never markup."""
+    options: tuple[str, ...] = ()
+    """Answers to choose from; empty: any text."""
+    call: ToolCall | None = None
+    """The call that asks."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The owner's answer."""
+
+    yes: bool
+    text: str = ""
+    """The reason of a no, the option, or what was typed."""
 
 
 class Tool(Protocol):
@@ -54,21 +80,26 @@ class Tool(Protocol):
     """JSON schema of the arguments, an object. It must not change within a chat either."""
     parallel_safe: bool
     """Whether calls of one round may run in parallel: true if the tool writes nothing that another call reads."""
+    max_characters: int
+    """How much of its output the model reads. The loop sets it, for each turn."""
 
-    def diff(self, call: ToolCall) -> str:
-        """What the owner must approve before ``run``: a unified diff or a sentence. Empty: no approval is needed."""
+    def question(self, call: ToolCall) -> Question | None:
+        """What the owner is asked before ``run``; ``None``: nothing.
+
+        The answer to a question of the kind ``ask`` is the output of the call: ``run`` is not called then.
+        """
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Runs the call. Cancelling it ends all it started. Raises GpuboxError if the box refuses to run it."""
 
 
-Approve = Callable[[ToolCall, str], Awaitable[bool]]
-"""Asks the owner whether a call may run: (call, diff) -> allowed. The wait does not count as tool time."""
+AskOwner = Callable[[Question], Awaitable[Answer]]
+"""Asks the owner. The turn's time stops while the owner thinks."""
 
 
-async def deny_all(call: ToolCall, diff: str) -> bool:
-    """The Approve for a caller without an owner to ask."""
-    return False
+async def nobody(question: Question) -> Answer:
+    """The AskOwner for a caller without an owner to ask: no."""
+    return Answer(False)
 
 
 def truncate_output(text: str, limit: int) -> tuple[str, int]:
@@ -84,19 +115,21 @@ def truncate_output(text: str, limit: int) -> tuple[str, int]:
     return f"{text[:half]}\n[... {dropped:,} characters left out ...]\n{text[-half:]}", dropped
 
 
-CODE_TOOL = "code_execution"
+RUN_TOOL = "run"
 MAX_IGNORED_PROGRAMS = 2
 """A model that wrote so many programs without calling the tool gets the fenced protocol."""
 
 NATIVE_PROMPT = (
-    "Each call of code_execution is a fresh Python interpreter: include everything it needs and print what you want "
-    "to see. Files stay. Do not repeat a call that gave you the answer. When you know the answer, say it."
+    "Paths are relative to the workspace. What you change lies in a copy: the owner sees the diff after your turn and "
+    "takes it. Each run is a new process; print what you want to see. Do not repeat a call that gave you the answer. "
+    "When you know the answer, say it."
 )
 FENCED_PROMPT = (
-    "You can run Python. To run a program, write it in one fenced block:\n"
+    "You can run programs. Write a Python program in one fenced block:\n"
     "```python\nprint(6 * 7)\n```\n"
-    "and stop; what it printed comes back to you. Each program is a fresh interpreter: include everything it needs "
-    "and print what you want to see. Files stay. When you know the answer, say it in words, without a ```python block."
+    "or shell commands in a ```bash block, and stop; what it printed comes back to you. Each program is a new process: "
+    "include everything it needs and print what you want to see. Files stay. When you know the answer, say it in "
+    "words, without such a block."
 )
 
 
@@ -133,7 +166,7 @@ def choose_protocol(
     caps = (props or {}).get("chat_template_caps")
     caps = caps if isinstance(caps, dict) else {}
     names = tuple(tool.name for tool in tools)
-    has_code = CODE_TOOL in names
+    has_run = RUN_TOOL in names
     system_role = caps.get("supports_system_role") is not False
 
     def protocol(name: str, why: str, prompt: str = "", **fields: Any) -> ToolProtocol:
@@ -143,12 +176,12 @@ def choose_protocol(
     if not tools or settings.protocol == "none":
         return protocol("none", "no tools")
     supported = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
-    ignores_tools = supported and has_code and ignored_programs >= MAX_IGNORED_PROGRAMS
+    ignores_tools = supported and has_run and ignored_programs >= MAX_IGNORED_PROGRAMS
     if settings.protocol == "native" or (settings.protocol == "auto" and supported and not ignores_tools):
         return protocol(
             "native",
             "chosen in the settings" if settings.protocol == "native" else "the chat template supports tool calls",
-            NATIVE_PROMPT if has_code else "",
+            NATIVE_PROMPT if has_run else "",
             tools=tuple(_schema(tool) for tool in tools),
             tool_names=names,
             parallel=bool(caps.get("supports_parallel_tool_calls")),
@@ -158,13 +191,13 @@ def choose_protocol(
         if caps
         else "the server does not report what its chat template supports"
     )
-    if not has_code:
+    if not has_run:
         return protocol("none", why)
     if settings.protocol == "fenced":
         why = "chosen in the settings"
     elif ignores_tools:
         why = "the model writes programs instead of calling the tool"
-    return protocol("fenced", why, FENCED_PROMPT, tool_names=(CODE_TOOL,))
+    return protocol("fenced", why, FENCED_PROMPT, tool_names=(RUN_TOOL,))
 
 
 def _schema(tool: Tool) -> dict[str, Any]:

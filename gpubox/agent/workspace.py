@@ -1,4 +1,4 @@
-"""The one folder that the file tools of a chat may touch, and the scratch folder of a chat without one. Blocking.
+"""The one folder that the tools of a chat may see, with the layers over it that take what they write. Blocking.
 
 Each path is opened from the workspace's own descriptor, one name at a time and never through a symbolic link: a
 program of the model that swaps folders meanwhile gains nothing. Only regular files are opened.
@@ -8,44 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
-import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.hardware.process import identity_of
-from gpubox.paths import Paths
-from gpubox.sandbox.auto_run_files import OPEN_FOLDER
+from gpubox.sandbox.layers import OPEN_FILE, Folder, Item, Names, TopLayer, View, remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
-from gpubox.sandbox.workspace_scan import remove_tree
-from gpubox.storage import private_folder
+from gpubox.sandbox.steps import Steps
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
 """Larger files are neither read nor written."""
 MAX_DEPTH = 32
 _MAX_NAME_BYTES = 255
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SYSTEM_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
 _SHARED_FOLDERS = ("home", "media", "mnt", "opt", "root", "srv", "tmp", "var")
 """These are refused, but not the folders in them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderEntry:
-    """One item of a folder."""
-
-    path: str
-    """Relative to the workspace, with slashes."""
-    kind: str
-    """file | folder | link | other"""
-    size_bytes: int = 0
-    link_target: str = ""
-    same_device: bool = True
-    """False: another file system is mounted here."""
 
 
 class Workspace:
@@ -70,9 +49,49 @@ class Workspace:
                 f"{self.root} is {kind}: the model would have all of it as its workspace.",
                 "Create a folder for it, or add --any-workdir.",
             )
-        self.device = state.st_dev
-        """File systems that are mounted in the workspace are not part of it."""
-        self._inode = state.st_ino
+        self._identity = (state.st_dev, state.st_ino)
+        self.steps: Steps | None = None
+        """The layers over it; ``None``: nothing is written."""
+        self.changed: set[str] = set()
+        """The paths that this turn has changed."""
+        self.thrown_away: Path | None = None
+        """A layer on top that the owner never sees (``throwing_away``)."""
+
+    def layers(self) -> tuple[Path, ...]:
+        """The layers that programs are given, the top one first."""
+        top = (self.thrown_away / "up",) if self.thrown_away else ()
+        return (*top, *(self.steps.layers() if self.steps else ()))
+
+    def view(self) -> View:
+        """The workspace as programs see it."""
+        return View([*self.layers(), self.root])
+
+    def note_changes(self, began_ns: int | None = None) -> tuple[str, ...]:
+        """The paths that a run or a write changed. ``began_ns``: when it began, as for ``Steps.note_changes``."""
+        if not self.steps or self.thrown_away:
+            return ()
+        paths = self.steps.note_changes(began_ns)
+        self.changed.update(path.removesuffix(" (removed)").rstrip("/") for path in paths)
+        return paths
+
+    @contextlib.contextmanager
+    def throwing_away(self) -> Iterator[None]:
+        """What programs write meanwhile is gone afterwards."""
+        assert self.steps is not None
+        folder = self.steps.folder / "thrown-away"
+        try:
+            remove_tree(folder)
+            for part in (folder / "up", folder / "work"):
+                part.mkdir(parents=True)
+                if self.steps.owner is not None:
+                    os.chown(part, self.steps.owner, self.steps.owner)
+            self.thrown_away = folder
+            yield
+        except OSError as error:
+            raise GpuboxError(f"{folder} cannot be written: {error.strerror}.", "Free some disk space.") from None
+        finally:
+            self.thrown_away = None
+            remove_tree(folder)
 
     def parts(self, path: str) -> tuple[str, ...]:
         """The names that ``path`` consists of; empty for the workspace itself. Raises GpuboxError."""
@@ -96,79 +115,88 @@ class Workspace:
         return names
 
     @contextlib.contextmanager
-    def folder(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
-        """A descriptor of the folder ``names``. ``create``: missing folders are created. Raises GpuboxError."""
-        try:
-            descriptor = os.open(self.root, OPEN_FOLDER)
-        except OSError as error:
-            raise GpuboxError(f"The workspace is gone: {error.strerror}.") from None
-        try:
-            state = os.fstat(descriptor)
-            if (state.st_dev, state.st_ino) != (self.device, self._inode):
+    def folder(self, names: Names = ()) -> Iterator[Folder]:
+        """The open folder ``names`` as programs see it. Raises GpuboxError."""
+        with contextlib.ExitStack() as opened:
+            try:
+                folder = opened.enter_context(self.view().folder())
+            except OSError as error:
+                raise GpuboxError(f"The workspace is gone: {error.strerror}.") from None
+            state = os.fstat(folder.descriptors[-1])
+            if (state.st_dev, state.st_ino) != self._identity:
                 raise GpuboxError(
                     "The workspace was replaced by another folder.", "Open the chat again with --workdir."
                 )
             for depth, name in enumerate(names, start=1):
-                with _os_errors_explained(names[:depth], descriptor):
-                    if create:
-                        with contextlib.suppress(FileExistsError):
-                            os.mkdir(name, dir_fd=descriptor)
-                    inner = os.open(name, OPEN_FOLDER, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = inner
-            yield descriptor
-        finally:
-            os.close(descriptor)
+                with _os_errors_explained(names[:depth], folder):
+                    folder = folder.open_folder(name)
+                opened.callback(folder.close)
+            yield folder
 
-    def read(self, names: tuple[str, ...]) -> bytes:
-        """The bytes of a regular file of at most MAX_FILE_BYTES. Raises GpuboxError."""
+    def read(self, names: Names) -> bytes:
+        """The bytes of a regular file of at most MAX_FILE_BYTES. Raises GpuboxError; of FileNotFoundError: no file."""
         if not names:
             raise GpuboxError("The workspace itself is a folder, not a file.")
-        with self.folder(names[:-1]) as descriptor:
-            return read_at(descriptor, names)[0]
+        with self.folder(names[:-1]) as folder, _os_errors_explained(names, folder):
+            item = folder.find(names[-1])
+            if item is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return read_item(item, "/".join(names))
+
+    def require_writable(self) -> Steps:
+        """Raises GpuboxError in plan mode."""
+        if not self.steps or self.thrown_away:
+            raise GpuboxError("Plan mode: nothing is written.", "Say what you would change.")
+        return self.steps
+
+    def write(self, names: Names, data: bytes) -> None:
+        """Makes or replaces a file, completely or not at all. Raises GpuboxError; the owner's folder stays as it is."""
+        owner = self.require_writable().owner
+        with self.folder():  # still the same workspace
+            status = self.view().status(names)
+        if status and not status.st_mode & stat.S_IWUSR:
+            raise GpuboxError(f"{printable_path('/'.join(names))} is read-only.")
+        try:
+            TopLayer(self.view(), owner).write(names, data)
+        except OSError as error:
+            raise GpuboxError(f"{printable_path('/'.join(names))} was not written: {error.strerror}.") from None
 
 
-def read_at(folder: int, names: tuple[str, ...]) -> tuple[bytes, os.stat_result]:
-    """The bytes and the state of the regular file ``names[-1]`` in the open folder ``folder``. Raises GpuboxError."""
-    with _os_errors_explained(names, folder):
-        # Checked before it is opened, because to open a pipe or a device may already have an effect.
-        _require_regular(names, os.stat(names[-1], dir_fd=folder, follow_symlinks=False), folder)
-        descriptor = os.open(names[-1], _OPEN_FILE, dir_fd=folder)
-    try:
-        state = os.fstat(descriptor)
-        _require_regular(names, state, folder)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    finally:
-        os.close(descriptor)
+def read_item(item: Item, path: str) -> bytes:
+    """The bytes of a regular file of at most MAX_FILE_BYTES. Raises GpuboxError, OSError."""
+    # Checked before it is opened, because to open a pipe or a device may already have an effect.
+    _require_regular(item, item.status, path)
+    descriptor = os.open(item.name, OPEN_FILE, dir_fd=item.folder)
+    with os.fdopen(descriptor, "rb") as file:
+        _require_regular(item, os.fstat(descriptor), path)
+        data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise GpuboxError(f"{printable_path('/'.join(names))} is too large: more than {MAX_FILE_BYTES // 2**20} MiB.")
-    return data, state
+        raise GpuboxError(f"{printable_path(path)} is too large: more than {MAX_FILE_BYTES // 2**20} MiB.")
+    return data
 
 
-def is_binary(data: bytes) -> bool:
-    """Whether the content of a file is not text, as git judges it."""
-    return b"\0" in data[:8192]
+def decode_text(data: bytes) -> tuple[str, str]:
+    """``(text, encoding)``, so that ``encode_text`` gives the same bytes. Bytes that are not UTF-8 are read as Latin-1.
+
+    In a file that also has UTF-8 beyond ASCII, such bytes are lone surrogates.
+    """
+    text = data.decode("utf-8", errors="surrogateescape")
+    strange = {character for character in text if character > "\x7f"}
+    if strange and all("\udc80" <= character <= "\udcff" for character in strange):
+        return data.decode("latin-1"), "latin-1"
+    return text, "utf-8"
 
 
-def list_folder(folder: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[FolderEntry], bool]:
-    """``(entries, truncated)``: at most ``limit`` entries of the open folder, sorted. ``device``: the workspace's."""
-    entries: list[FolderEntry] = []
-    with os.scandir(folder) as items:
-        for item in itertools.islice(items, limit):
-            with contextlib.suppress(OSError):  # removed meanwhile
-                entries.append(_folder_entry(folder, item, names, device))
-        truncated = next(items, None) is not None
-    return sorted(entries, key=lambda entry: entry.path), truncated
-
-
-def _folder_entry(folder: int, item: os.DirEntry[str], names: tuple[str, ...], device: int) -> FolderEntry:
-    path = "/".join((*names, item.name))
-    state = item.stat(follow_symlinks=False)
-    if stat.S_ISLNK(state.st_mode):
-        return FolderEntry(path, "link", link_target=os.readlink(item.name, dir_fd=folder))
-    kind = "folder" if stat.S_ISDIR(state.st_mode) else "file" if stat.S_ISREG(state.st_mode) else "other"
-    return FolderEntry(path, kind, state.st_size if kind == "file" else 0, same_device=state.st_dev == device)
+def encode_text(text: str, encoding: str, path: str) -> bytes:
+    """Raises GpuboxError: the file cannot have this text."""
+    try:
+        data = text.encode(encoding, errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        character = text[error.start]
+        raise GpuboxError(f"{printable_path(path)} is in {encoding.title()}: it cannot have {character!a}.") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise GpuboxError(f"The file would be larger than {MAX_FILE_BYTES // 2**20} MiB.")
+    return data
 
 
 def printable_path(path: str) -> str:
@@ -177,38 +205,37 @@ def printable_path(path: str) -> str:
     return clean if len(clean) <= 200 else clean[:199] + "…"
 
 
-def _require_regular(names: tuple[str, ...], state: os.stat_result, folder: int) -> None:
+def _require_regular(item: Item, state: os.stat_result, path: str) -> None:
     if stat.S_ISREG(state.st_mode):
         return
     if stat.S_ISLNK(state.st_mode):
-        raise _link_error(names, _link_target(folder, names[-1]))
+        raise _link_error(path, item)
     kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a device, a pipe or a socket"
-    raise GpuboxError(f"{printable_path('/'.join(names))} is {kind}, not a file.")
+    raise GpuboxError(f"{printable_path(path)} is {kind}, not a file.")
 
 
-def _link_target(folder: int, name: str) -> str:
-    """Empty: ``name`` is not a link."""
+def _link_error(path: str, item: Item) -> GpuboxError:
+    target = ""
     with contextlib.suppress(OSError):
-        return os.readlink(name, dir_fd=folder)
-    return ""
-
-
-def _link_error(names: tuple[str, ...], target: str) -> GpuboxError:
+        target = item.link_target()
     return GpuboxError(
-        f"{printable_path('/'.join(names))} is a link to {printable_path(target) or '?'}. "
+        f"{printable_path(path)} is a link to {printable_path(target) or '?'}. "
         "Links are not followed: use the path that it points to."
     )
 
 
 @contextlib.contextmanager
-def _os_errors_explained(names: tuple[str, ...], folder: int) -> Iterator[None]:
+def _os_errors_explained(names: Names, folder: Folder) -> Iterator[None]:
     """Turns an OSError for ``names[-1]`` in the open folder ``folder`` into a GpuboxError."""
     try:
         yield
     except OSError as error:
         path = printable_path("/".join(names))
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := _link_target(folder, names[-1])):
-            raise _link_error(names, target) from None
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            with contextlib.suppress(OSError):
+                item = folder.find(names[-1])
+                if item and item.is_link:
+                    raise _link_error(path, item) from None
         if error.errno == errno.ENOENT:
             raise GpuboxError(f"{path} does not exist.") from error
         if error.errno == errno.ENOTDIR:
@@ -231,29 +258,3 @@ def _too_wide(root: Path, own_folders: tuple[Path, ...]) -> str:
     if root.parts[1] in _SYSTEM_FOLDERS or (len(root.parts) == 2 and root.parts[1] in _SHARED_FOLDERS):
         return "a system folder"
     return ""
-
-
-def create_scratch(paths: Paths) -> Path:
-    """A new empty folder for the programs of a chat without a workspace. Raises GpuboxError.
-
-    The scratch folders of processes that no longer run are removed.
-    """
-    try:
-        private_folder(paths.scratch)
-        for old in paths.scratch.iterdir():
-            pid = old.name.partition("-")[0]
-            if not pid.isdecimal() or identity_of(int(pid)) is None:
-                remove_tree(old)
-        parent = paths.scratch / f"{os.getpid()}-{secrets.token_hex(4)}"
-        parent.mkdir(mode=0o700)
-        folder = parent / "work"
-        folder.mkdir()
-        folder.chmod(0o777)  # under root the programs run as another user; the parent folder keeps others out
-    except OSError as error:
-        raise GpuboxError(f"{paths.scratch} cannot be written: {error.strerror}.", "Free some disk space.") from None
-    return folder.resolve()  # the Sandbox accepts no path with a link in it
-
-
-def remove_scratch(folder: Path) -> None:
-    """Removes a folder of ``create_scratch``."""
-    remove_tree(folder.parent)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from gpubox.agent.chat import CLOSE_TIMEOUT_SECONDS, Chat
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
-from gpubox.agent.events import AgentEvent, ApprovalRequested, TurnFailed, TurnFinished, event_values
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.events import AgentEvent, QuestionAsked, TurnFailed, TurnFinished, event_values
+from gpubox.agent.tools import Answer, Question
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.context import Context
@@ -21,7 +21,7 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import reveal_hidden
 
 _LIMIT_ERRORS = {
-    "rounds": ("The turn used all its requests to the model without an answer.", "--max-rounds allows more."),
+    "rounds": ("The turn used all its rounds.", "--max-rounds allows more."),
     "tokens": ("The turn reached its token limit.", "Continue the chat with --continue."),
     "wall": ("The turn reached its time limit.", "Continue the chat with --continue."),
     "length": ("The answer reached its token limit.", "--max-tokens allows more."),
@@ -87,14 +87,11 @@ async def _run_turn(
         return asyncio.ensure_future(find_endpoint(context.paths, context.config, url=request.url))
 
     approval = ApprovalPrompt(sys.stdin.isatty() and diagnostics.stderr_is_terminal() and not request.as_json)
-    chat = Chat(
-        context.paths, context.config, request.chat, find=find, approve=approval, any_workdir=request.any_workdir
-    )
+    chat = Chat(context.paths, context.config, request.chat, find=find, ask=approval, any_workdir=request.any_workdir)
     try:
         if request.name:
             chat.rename_to(request.name)
         chat.change_settings(change(chat.settings))
-        approval.folder = chat.settings.workdir
         last = await _finish_or_stop(chat, asyncio.create_task(_print_events(chat, request.text, shown, approval)))
         if isinstance(last, TurnFailed):
             try:
@@ -135,33 +132,32 @@ async def _print_events(chat: Chat, text: str, shown: TurnOutput, approval: Appr
             if last is None:
                 shown.begin(chat)
             shown.show(event)
-            if isinstance(event, ApprovalRequested):
+            if isinstance(event, QuestionAsked):
                 approval.call_shown.set()
             last = event
     return last
 
 
 class ApprovalPrompt:
-    """Asks at the terminal whether a tool may make a change."""
+    """Asks at the terminal."""
 
     def __init__(self, can_ask: bool) -> None:
         self.can_ask = can_ask
-        self.folder = ""
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
-    async def __call__(self, call: ToolCall, diff: str) -> bool:
+    async def __call__(self, question: Question) -> Answer:
         """The owner's answer; no without a terminal."""
         if not self.can_ask:
-            diagnostics.note(
-                f"  ! {call.name} was refused, because there is no terminal to ask at. --approve workspace allows it."
-            )
-            return False
+            what = f"{question.call.name}." if question.call else question.text
+            diagnostics.note_text(f"  ! There is no terminal to ask at, so the answer is no: {what}")
+            return Answer(False)
         await self.call_shown.wait()
         self.call_shown.clear()
-        diagnostics.note_text(
-            f"{reveal_hidden(diff)}\nMay it write this into {self.folder}? "
-            "Type y and Enter to allow it, anything else to refuse."
-        )
-        answer = await run_in_thread(sys.stdin.readline)
-        return answer.strip().casefold() in ("y", "yes")
+        how = "the answer" if question.kind == "ask" else "y for yes, or why not,"
+        choices = f"\n({' / '.join(question.options)})" if question.options else ""
+        diagnostics.note_text(reveal_hidden(f"{question.text}{choices}") + f"\nType {how} and Enter.")
+        answer = (await run_in_thread(sys.stdin.readline)).strip()
+        if question.kind == "ask":
+            return Answer(bool(answer), answer)
+        return Answer(True) if answer.casefold() in ("y", "yes") else Answer(False, answer)

@@ -13,10 +13,16 @@ landlock.py         the wall without namespaces
 seccomp.py          the system calls that are forbidden
 syscalls.txt        their numbers
 cgroup.py           a bound of all memory, where gpubox may make one
+workspace_run.py    a run over a workspace: by an overlay mount, else in a private copy
 layers.py           what programs change, over a workspace that stays as it is
-idmapped_mount.py   lets the user of root's programs write to a workspace
+changes.py          what the layers change, by file and hunk
+steps.py            turns, takes and drops: undo and redo
+taking.py           exchanges files of the workspace, so that a kill loses nothing
+runs_by_itself.py   names that the owner's tools run by themselves
+private_copy.py     the copy where no overlay can be mounted
+folders.py          which folder may be a workspace, and whose a layer is
+disk_monitor.py     how much a program has written
+idmapped_mount.py   lets the user of root's programs see a workspace as his
 interpreter.py      which Python runs the program
-workspace_scan.py   what a program wrote, and how much
-quarantine.py       keeps files away that the owner's tools run by themselves
-auto_run_files.py   which files those are
+auto_run_files.py   which files the owner's tools run by themselves
 """

@@ -12,6 +12,8 @@ if MYPY:
     from types import TracebackType
     from typing import Any
 _QUICK_SECONDS = 0.01
+_MAX_ARGUMENT = 100_000
+"""The kernel takes arguments of up to 128 KiB (execve(2))."""
 if "CONFIG" not in globals():  # imported for its text
     CONFIG: "dict[str, Any]" = {}
 
@@ -64,12 +66,12 @@ def _lock() -> None:
         raise SystemExit("the kernel refused to confine this program")
 
 
-def _landlock(abi: int, rules: "dict[str, list[str]]") -> int:
-    """Allows only these folders and devices, no TCP and no signals to others, as far as this kernel can."""
+def _landlock(abi: int, rules: "dict[str, list[str]]", no_tcp: bool) -> int:
+    """Allows only these folders and devices, no TCP if so said, no signals to others, as far as this kernel can."""
     from struct import pack
 
     known = 0x1FFF | (0x2000 if abi >= 2 else 0) | (0x4000 if abi >= 3 else 0) | (0x8000 if abi >= 5 else 0)
-    attributes = pack("=QQQ", known, 3, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
+    attributes = pack("=QQQ", known, 3 * no_tcp, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     ruleset = _call("syscall", 444, attributes, len(attributes), 0)
     if ruleset < 0:
         return ruleset
@@ -123,10 +125,20 @@ def _prepare() -> None:
     sys.excepthook = hook
 
 
+def _become(program: str, words: "list[str]") -> None:
+    """Runs another program in this process."""
+    import _signal
+
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores these, and what it becomes would, too
+        _signal.signal(number, _signal.SIG_DFL)
+    os.execv(program, [os.path.basename(program), *words])  # noqa: PTH119 - pathlib takes milliseconds
+
+
 def _main() -> "Any":
     """The compiled program, in the process that is to run it."""
-    for fd in CONFIG.get("close", ()):
-        os.close(fd)
+    if CONFIG.get("writes") and os.statvfs(CONFIG["work"]).f_flag & os.ST_RDONLY:
+        os.write(2, b"bwrap: the kernel mounts the overlay read-only\n")  # as where it cannot use the work folder
+        os._exit(1)
     # Otherwise a process of the same user could open the report pipe in /proc and write a false report.
     _call("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     pid = os.fork()
@@ -142,7 +154,9 @@ def _main() -> "Any":
     os.close(CONFIG["status_fd"])
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))
-    _prepare()
+    python = next((path for path in CONFIG.get("pythons", ()) if os.access(path, os.X_OK)), "")
+    if not CONFIG.get("shell") and not python:
+        _prepare()
     with open(CONFIG["main"], "rb") as file:  # noqa: PTH123
         source = file.read()
     _limit()
@@ -150,6 +164,12 @@ def _main() -> "Any":
         os.read(CONFIG["go_fd"], 1)  # written once this process is in its cgroup
         os.close(CONFIG["go_fd"])
     _lock()
+    if CONFIG.get("shell"):
+        shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        _become(shell, ["-c", os.fsdecode(source)] if len(source) < _MAX_ARGUMENT else [str(CONFIG["main"])])
+    if python:
+        os.environ["PYTHONPATH"] = CONFIG["work"]
+        _become(python, [str(CONFIG["main"])])
     return compile(source, CONFIG["main"], "exec", dont_inherit=True)
 
 

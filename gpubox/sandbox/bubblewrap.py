@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from gpubox.sandbox.interpreter import PYTHON_MOUNT, Interpreter
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
+from gpubox.sandbox.toolchains import CACHE_MOUNT, Toolchains
 
 BOOT, MAIN = "/run/boot.py", "/run/main.py"
 ENV = {
@@ -19,21 +22,32 @@ ENV = {
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",  # for the Pythons that the program starts
     "PYTHONUTF8": "1",
+    "GIT_CONFIG_COUNT": "1",  # the owner's repository belongs to another user than the program
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
 }
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "sbin")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PROC_CLOSED = ("keys", "key-users", "kcore", "kmsg", "kallsyms", "timer_list", "sched_debug", "config.gz")
 UID = 1000
+_MAX_MOUNT_BYTES = 3500
+"""Of the 4096 that mount(2) takes, less the options."""
 
 
 @dataclass(frozen=True, slots=True)
-class BwrapFiles:
-    """Descriptors that bwrap reads, so that these files never touch the host's disk."""
+class Place:
+    """How the workspace comes in."""
 
-    boot: int
-    main: int
-    protected: tuple[tuple[int, str], ...] = ()
-    """Read-only files and folders of the workspace: (open descriptor, path there). boot.py closes them."""
+    overlay: bool = True
+    """By overlayfs: its layers on top of it or, without layers, read-only. Sockets, FIFOs and devices lead nowhere."""
+    copy: Path | None = None
+    """A folder that is mounted in its place, for the program to write."""
+    read_only: tuple[str, ...] = ()
+    """Folders of the workspace that are mounted into ``copy``."""
+    masked: tuple[str, ...] = ()
+    """Sockets, FIFOs and devices in it, which are hidden where no overlay does so."""
+    cache: Path | None = None
+    """A folder for the caches of tools, which lasts as long as the chat."""
 
 
 def installed() -> list[str]:
@@ -48,37 +62,59 @@ def installed() -> list[str]:
     return list(dict.fromkeys(programs))
 
 
+@cache
+def version(program: str) -> str:
+    """What it says of itself: ``bubblewrap 0.11.0``; empty if it says nothing."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def mounts_overlays(program: str) -> bool:
+    """Whether it is 0.11 or later."""
+    words = version(program).rpartition(" ")[2].split(".")
+    return len(words) > 1 and all(word.isdecimal() for word in words[:2]) and (int(words[0]), int(words[1])) >= (0, 11)
+
+
 def arguments(
     policy: Policy,
     python: Interpreter,
-    fds: BwrapFiles,
+    files: Mapping[str, int],
+    place: Place = Place(),
+    tools: Toolchains | None = None,
     *,
     as_root: bool,
-    masked: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> list[str]:
-    """The arguments between ``bwrap`` and the command. ``masked`` names are empty in the workspace."""
-    argv = _namespaces(as_root)
+    """The arguments between ``bwrap`` and the command.
+
+    ``files``: path inside -> a descriptor that bwrap reads, so that these files never touch the host's disk.
+    """
+    argv = _namespaces(policy, as_root=as_root)
     # Made here, because bwrap makes some of them with mode 0700.
     for folder in ("/usr", "/etc", "/dev", "/run", "/run/bin", "/opt", PYTHON_MOUNT):
         argv += ["--perms", "0755", "--dir", folder]
-    argv += [*_system(python, root), *_devices(policy), *_proc(root)]
+    argv += [*_system(python, root, whole=tools is not None), *_devices(policy), *_proc(root)]
     for name in ("python", "python3"):
         argv += ["--symlink", python.path, f"/run/bin/{name}"]
-    argv += ["--perms", "0444", "--ro-bind-data", str(fds.boot), BOOT]
-    argv += ["--perms", "0444", "--ro-bind-data", str(fds.main), MAIN]
-    argv += [*_scratch(policy, "/tmp"), *_workspace(policy, masked)]
-    for fd, path in fds.protected:  # a path could be replaced meanwhile; few bwraps have --ro-bind-fd
-        argv += ["--ro-bind", f"/proc/self/fd/{fd}", f"{WORKSPACE_MOUNT}/{path}"]
+    for path, fd in files.items():
+        argv += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    argv += _scratch(policy, "/tmp")
+    if tools:
+        argv += _toolchains(policy, tools)
+    argv += _workspace(policy, place)
     # The root that bwrap makes is a tmpfs without a size limit.
     argv += ["--remount-ro", "/", "--chdir", "/", "--setenv", "PWD", WORKSPACE_MOUNT]
-    for name, value in (ENV | python.env).items():
+    for name, value in (ENV | python.env | dict(tools.env if tools else {})).items():
         argv += ["--setenv", name, value]
     return argv
 
 
-def _namespaces(as_root: bool) -> list[str]:
-    argv = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+def _namespaces(policy: Policy, *, as_root: bool) -> list[str]:
+    argv = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+    argv += [] if policy.network else ["--unshare-net"]
     # boot.py is process 1 of the namespace: when it ends, the kernel has ended all the others.
     argv += ["--as-pid-1", "--die-with-parent", "--new-session"]
     argv += ["--hostname", "sandbox", "--clearenv", "--cap-drop", "ALL"]
@@ -87,23 +123,39 @@ def _namespaces(as_root: bool) -> list[str]:
     return [*argv, "--unshare-user", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]
 
 
-def _system(python: Interpreter, root: Path) -> list[str]:
-    """Programs and libraries, read-only, without /usr/local, /opt and installed Python packages."""
-    argv: list[str] = []
+def _system(python: Interpreter, root: Path, *, whole: bool) -> list[str]:
+    """Programs and libraries, read-only; unless ``whole``, without /usr/local and installed Python packages."""
+    argv: list[str] = ["--ro-bind", "/usr", "/usr"] if whole else []
     for name in _SYSTEM:
-        if (root / "usr" / name).is_dir() and not (root / "usr" / name).is_symlink():
+        if not whole and (root / "usr" / name).is_dir() and not (root / "usr" / name).is_symlink():
             argv += ["--ro-bind", f"/usr/{name}", f"/usr/{name}"]
         if (root / name).is_symlink():
             argv += ["--symlink", str((root / name).readlink()), f"/{name}"]
         elif (root / name).is_dir():
             argv += ["--ro-bind", f"/{name}", f"/{name}"]
-    for path in ("/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives"):
+    for path in () if whole else ("/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives"):
         argv += ["--ro-bind-try", path, path]
     if python.prefix:
         for name in ("bin", "lib"):
             argv += ["--ro-bind", str(python.prefix / name), f"{PYTHON_MOUNT}/{name}"]
-    for folder in python.masked:
+    for folder in () if whole else python.masked:
         argv += ["--perms", "0555", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder]
+    return argv
+
+
+def _toolchains(policy: Policy, tools: Toolchains) -> list[str]:
+    argv = [*_parents(tools.home), *_scratch(policy, tools.home)]
+    for path in tools.folders:
+        argv += [*_parents(path), "--ro-bind", path, path]
+    for path, target in tools.links:
+        argv += [*_parents(path), "--symlink", target, path]
+    return argv
+
+
+def _parents(path: str) -> list[str]:
+    argv: list[str] = []
+    for folder in reversed(Path(path).parents[:-1]):
+        argv += ["--perms", "0755", "--dir", str(folder)]
     return argv
 
 
@@ -125,19 +177,40 @@ def _proc(root: Path) -> list[str]:
     return [*argv, "--remount-ro", "/proc"]
 
 
-def scratch_folders(policy: Policy) -> list[str]:
+def scratch_folders(tools: Toolchains | None) -> list[str]:
     """The temporary folders of a run. Each is a tmpfs with a size limit, but without a limit on the number of files."""
-    return ["/tmp", "/dev/shm", *([WORKSPACE_MOUNT] if policy.workspace is None else [])]
+    return ["/tmp", "/dev/shm", tools.home if tools else WORKSPACE_MOUNT]
 
 
 def _scratch(policy: Policy, folder: str) -> list[str]:
     return ["--perms", "1777", "--size", str(policy.scratch_bytes), "--tmpfs", folder]
 
 
-def _workspace(policy: Policy, masked: Iterable[str]) -> list[str]:
+def _workspace(policy: Policy, place: Place) -> list[str]:
     if policy.workspace is None:
         return _scratch(policy, WORKSPACE_MOUNT)
-    argv = ["--ro-bind" if policy.read_only else "--bind", str(policy.workspace), WORKSPACE_MOUNT]
-    for name in masked:
+    folder = str(policy.workspace)
+    if place.copy:
+        argv = ["--bind", str(place.copy), WORKSPACE_MOUNT]
+        for name in place.read_only:
+            argv += ["--ro-bind", f"{folder}/{name}", f"{WORKSPACE_MOUNT}/{name}"]
+    elif place.overlay and policy.layers:
+        top, *older = policy.layers
+        argv = ["--overlay-src", folder]
+        for layer in reversed(older):
+            argv += ["--overlay-src", str(layer)]
+        argv += ["--overlay", str(top), str(top.parent / "work"), WORKSPACE_MOUNT]
+    elif place.overlay:
+        argv = ["--overlay-src", folder, "--tmp-overlay", WORKSPACE_MOUNT, "--remount-ro", WORKSPACE_MOUNT]
+    else:
+        argv = ["--ro-bind", folder, WORKSPACE_MOUNT]
+    if place.cache:
+        argv += ["--bind", str(place.cache), CACHE_MOUNT]
+    for name in place.masked:
         argv += ["--ro-bind", "/dev/null", f"{WORKSPACE_MOUNT}/{name}"]
     return argv
+
+
+def can_overlay(policy: Policy) -> bool:
+    """Whether the paths of all folders are short enough for one mount: the kernel takes a page of them."""
+    return sum(len(os.fsencode(path)) + 12 for path in (policy.workspace or "", *policy.layers)) < _MAX_MOUNT_BYTES

@@ -9,16 +9,17 @@ import select
 import signal
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import children, descendants, kill_group
 from gpubox.sandbox import spawn
+from gpubox.sandbox.bubblewrap import Place
+from gpubox.sandbox.disk_monitor import DiskMonitor
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
-from gpubox.sandbox.quarantine import Quarantine
-from gpubox.sandbox.workspace_scan import DiskMonitor, check_workspace
+from gpubox.sandbox.spawn import ConfinedProgram
 from gpubox.units import KIB, MIB
 
 
@@ -80,24 +81,14 @@ _GROUP_SECONDS = 2.0
 """Zombies keep a process group non-empty where no process reaps them (no subreaper, no init)."""
 
 
-async def run_confined(confinement: Confinement, code: str, policy: Policy, stdin: bytes = b"") -> Outcome:
-    """Runs ``code`` with the isolation of ``confinement``. Raises GpuboxError."""
+async def run_confined(confinement: Confinement, program: ConfinedProgram, policy: Policy) -> Outcome:
+    """Runs ``program`` with the isolation of ``confinement``, once. Raises GpuboxError."""
     assert confinement.isolation is not None
     began = time.monotonic()
-    quarantine, writes = None, not policy.read_only or confinement.isolation == "none"
-    if policy.workspace is not None:
-        folder = check_workspace(policy.workspace)
-        policy = replace(policy, workspace=folder)
-        protects = confinement.isolation == "bubblewrap"
-        quarantine = await asyncio.to_thread(Quarantine.begin, folder, can_protect=protects, can_write=writes)
-    try:
-        run = _Run(_start(confinement, code, policy, stdin, quarantine), policy, quarantine)
-        await run.until_dead(began)
-    finally:
-        if quarantine and writes:
-            await _finish(asyncio.to_thread(quarantine.finish))
+    run = _Run(_start(confinement, program, policy), policy, _kept(program.place, policy))
+    await run.until_dead(began)
     exit_code, signal_name = run.exit_status()
-    outcome = Outcome(
+    return Outcome(
         exit_code=exit_code,
         signal=signal_name,
         output=run.output.decode("utf-8", "replace"),
@@ -107,21 +98,9 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
         dropped_bytes=run.dropped_bytes,
         why=run.why,
     )
-    return replace(outcome, **quarantine.report()) if quarantine else outcome
 
 
-def _start(
-    confinement: Confinement, code: str, policy: Policy, stdin: bytes, quarantine: Quarantine | None
-) -> spawn.ConfinedProcess:
-    program = spawn.ConfinedProgram(_encode(code), stdin)
-    if quarantine:
-        before = quarantine.before
-        if not policy.read_only and confinement.isolation == "landlock" and (linked := before.linked):
-            raise GpuboxError(
-                f"The workspace holds {linked[0]}, which has another name outside (a hard link).",
-                "Only bubblewrap keeps a program from changing that in place: copy the file, or choose another folder.",
-            )
-        program = replace(program, special_files=before.special_files, protected=quarantine.protected)
+def _start(confinement: Confinement, program: ConfinedProgram, policy: Policy) -> spawn.ConfinedProcess:
     try:
         return spawn.start(confinement, find_interpreter(), program, policy)
     except OSError as error:
@@ -130,15 +109,13 @@ def _start(
         ) from None
 
 
-def _encode(code: str) -> bytes:
-    """The bytes that the code was decoded from; characters that no file can hold are replaced."""
-    try:
-        return code.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return code.encode("utf-8", "replace")
+def _kept(place: Place, policy: Policy) -> tuple[Path, ...]:
+    """The folders on the host that the program writes and that outlive it."""
+    folders = (place.copy or next(iter(policy.layers), None), place.cache)
+    return tuple(folder for folder in folders if folder)
 
 
-async def _finish(work: Awaitable[None]) -> None:
+async def finish(work: Awaitable[None]) -> None:
     """Waits for ``work`` even if it is cancelled meanwhile, and then raises CancelledError."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
@@ -156,7 +133,8 @@ class _Run:
 
     process: spawn.ConfinedProcess
     policy: Policy
-    quarantine: Quarantine | None = None
+    kept: tuple[Path, ...] = ()
+    """The folders that it writes and that outlive it."""
     output: bytearray = field(default_factory=bytearray)
     dropped_bytes: int = 0
     ended_by: EndedBy = ""
@@ -190,12 +168,12 @@ class _Run:
         finally:
             self._kill()
             if admitting:
-                await _finish(admitting)
+                await finish(admitting)
                 os.close(self.process.go_fd)
             loop.remove_reader(pidfd)
             os.close(pidfd)
             if self._dying or popen.poll() is None or self.process.scratch or group:
-                await _finish(asyncio.to_thread(self._reap))
+                await finish(asyncio.to_thread(self._reap))
             else:
                 self._reap()
             loop.remove_reader(output_fd)
@@ -214,8 +192,8 @@ class _Run:
             self.process.group.remove()
 
     async def _check_limits(self, exited: asyncio.Event, began: float) -> None:
-        policy, before = self.policy, self.quarantine.before.files if self.quarantine else {}
-        disk = DiskMonitor(policy, self.process.scratch, before)
+        policy = self.policy
+        disk = DiskMonitor(policy, self.process.scratch, self.kept)
         while not self.ended_by:
             left = began + policy.wall_seconds - time.monotonic()
             if left <= 0:
@@ -224,8 +202,6 @@ class _Run:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(exited.wait(), min(left, _CHECK_SECONDS))
                 return
-            if self.quarantine and not policy.read_only:
-                await asyncio.to_thread(self.quarantine.sweep)
             pids = descendants(self.process.popen.pid)
             if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:
                 self._end("memory", _memory_limit(policy))

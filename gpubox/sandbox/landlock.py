@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpubox.sandbox import bubblewrap
+from gpubox.sandbox.idmapped_mount import bind
 from gpubox.sandbox.interpreter import Interpreter
-from gpubox.sandbox.policy import Policy
-from gpubox.sandbox.workspace_scan import remove_tree
+from gpubox.sandbox.layers import remove_tree
+from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
+from gpubox.sandbox.toolchains import Toolchains
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6
@@ -51,11 +54,16 @@ class ScratchDirs:
     work: Path
     tmp: Path
     main: Path
+    mount: Path | None = None
+    """Where ``work`` is mounted, for one thread. It is never emptied, because that would empty the workspace."""
     read_only: bool = False
     """``work`` may only be read."""
 
     def remove(self) -> None:
         remove_tree(self.root)
+        if self.mount:
+            with contextlib.suppress(OSError):
+                self.mount.rmdir()
 
 
 def _remove_abandoned() -> None:
@@ -67,24 +75,40 @@ def _remove_abandoned() -> None:
                 remove_tree(path)
 
 
-def make_scratch_dirs(policy: Policy, code: bytes, uid: int) -> ScratchDirs:
-    """Makes the folders, with the program in them, below the system's temporary folder. Raises OSError."""
+def make_scratch_dirs(policy: Policy, copy: Path | None, code: bytes, uid: int) -> ScratchDirs:
+    """Makes the folders, with the program in them, below the system's temporary folder. Raises OSError.
+
+    ``copy``: what the program writes in the place of the workspace; else it may only read that.
+    """
     _remove_abandoned()
     root = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
-    work, tmp, main = policy.workspace or root / "work", root / "tmp", root / "main.py"
+    work, tmp, main = copy or policy.workspace or root / "work", root / "tmp", root / "main.py"
     for folder in {root / "work", tmp}:
         folder.mkdir()
         if uid:
             os.chown(folder, uid, uid)
     main.write_bytes(code)
+    mount = None
     if uid:
         root.chmod(0o711)
-    return ScratchDirs(root, work, tmp, main, policy.read_only and policy.workspace is not None)
+        if work != root / "work":  # that user cannot enter the folders of root above it
+            mount = Path(tempfile.mkdtemp(prefix=f"gpubox-sandbox-{os.getpid()}-"))
+            bind(work, mount)
+    return ScratchDirs(root, mount or work, tmp, main, mount, policy.workspace is not None and copy is None)
 
 
-def rules(scratch: ScratchDirs, python: Interpreter) -> dict[str, list[str]]:
+def environment(scratch: ScratchDirs, tools: Toolchains | None) -> dict[str, str]:
+    """The program's environment."""
+    own = {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp), "USER": "sandbox"}
+    if tools is None:
+        return bubblewrap.ENV | own
+    return bubblewrap.ENV | {k: v.replace(WORKSPACE_MOUNT, str(scratch.work)) for k, v in tools.env.items()} | own
+
+
+def rules(scratch: ScratchDirs, python: Interpreter, tools: Toolchains | None) -> dict[str, list[str]]:
     """Paths that may be read and run, paths that may be written, and devices; boot.py takes them in this form."""
     readable = [*_READABLE, str(scratch.main), *([str(python.prefix)] if python.prefix else [])]
+    readable += ["/usr", *tools.folders] if tools else []
     writable = [str(scratch.tmp)]
     (readable if scratch.read_only else writable).append(str(scratch.work))
     return {"read": readable, "write": writable, "devices": list(_DEVICES)}

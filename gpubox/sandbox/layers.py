@@ -19,6 +19,7 @@ from pathlib import Path
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PIECE_BYTES = 1 << 30
 OPAQUE = "user.overlay.opaque"
 Names = tuple[str, ...]
 """A path in the workspace, name by name; empty for the workspace itself."""
@@ -191,14 +192,34 @@ class TopLayer:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
 
+    def put(self, names: Names, item: Item) -> None:
+        """Makes ``names`` what ``item`` is, its mode and its time included. Raises OSError.
+
+        A folder stays what it was, but for its mode. In the place of something of another kind: ``remove`` that first.
+        """
+        if item.is_folder:
+            with self._folder(names) as folder:
+                os.fchmod(folder, stat.S_IMODE(item.status.st_mode) | 0o700)
+        else:
+            with self._folder(names[:-1]) as folder:
+                copy_into(folder, names[-1], item, self._owner)
+
+    def link(self, names: Names, item: Item) -> None:
+        """As ``put``, but a file gets another name where it can: ``item`` is of a layer that nothing writes again."""
+        if item.is_file:
+            with contextlib.suppress(OSError), self._folder(names[:-1]) as folder:
+                os.link(item.name, names[-1], src_dir_fd=item.folder, dst_dir_fd=folder, follow_symlinks=False)
+                return
+        self.put(names, item)
+
     def remove(self, names: Names) -> None:
-        """Removes the file or link ``names``. Raises OSError; FileNotFoundError if there is none."""
+        """Removes what has the name, a folder with all in it. Raises OSError; FileNotFoundError if there is nothing."""
         if self.view.status(names) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/".join(names))
         with self._folder(names[:-1]) as folder:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(names[-1], dir_fd=folder)
-            if View(self.view.folders[1:]).status(names) is not None:
+                remove_at(folder, names[-1])
+            if self.view.status(names) is not None:
                 os.mknod(names[-1], stat.S_IFCHR, os.makedev(0, 0), dir_fd=folder)
 
     @contextlib.contextmanager
@@ -254,3 +275,90 @@ def is_opaque(folder: int) -> bool:
         return os.getxattr(folder, OPAQUE) == b"y"
     except OSError:
         return False
+
+
+def copy_into(folder: int, name: str, item: Item, owner: int | None) -> None:
+    """Makes ``name`` in the open ``folder`` what ``item`` is, with its mode and, but for folders, its time.
+
+    A file or link is replaced in one step. ``owner`` as for TopLayer. Raises OSError.
+    """
+    status, temporary = item.status, f".gpubox-{secrets.token_hex(8)}.tmp"
+    if item.is_folder:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        made = os.open(name, OPEN_FOLDER, dir_fd=folder)
+    elif item.is_link:
+        os.symlink(item.link_target(), temporary, dir_fd=folder)
+        made = os.open(temporary, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    else:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        made = os.open(temporary, flags, 0o600, dir_fd=folder)
+    try:
+        if item.is_file:
+            _copy_content(item, made)
+        if owner is not None:
+            if item.is_link:
+                os.chown(temporary, owner, owner, dir_fd=folder, follow_symlinks=False)
+            else:
+                os.fchown(made, owner, owner)
+        if item.is_folder:
+            os.fchmod(made, stat.S_IMODE(status.st_mode) | 0o700)
+            return
+        if item.is_file:
+            os.fchmod(made, stat.S_IMODE(status.st_mode))
+        os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=folder, follow_symlinks=False)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    finally:
+        os.close(made)
+
+
+def _copy_content(item: Item, target: int) -> None:
+    """The file system shares the blocks where it can."""
+    source = os.open(item.name, OPEN_FILE, dir_fd=item.folder)
+    try:
+        with contextlib.suppress(OSError):  # another file system, or one that cannot
+            while os.copy_file_range(source, target, _PIECE_BYTES):
+                pass
+        while os.sendfile(target, source, None, _PIECE_BYTES):
+            pass
+    finally:
+        os.close(source)
+
+
+def remove_at(folder: int, name: str) -> None:
+    """Removes what ``name`` of the open ``folder`` stands for, with everything in it. Raises OSError."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        os.chmod(name, 0o700, dir_fd=folder)
+        remove_tree(Path(f"/proc/self/fd/{folder}/{name}"))
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes ``folder`` with everything a program left in it, however deep.
+
+    Moves the contents of each subfolder up before removing it, so that no path gets long. What cannot be removed stays.
+    """
+    moved, stuck = 0, set[str]()
+    with contextlib.suppress(OSError):
+        while names := [name for name in os.listdir(folder) if name not in stuck]:  # noqa: PTH208
+            for name in names:
+                path = folder / name
+                try:
+                    if path.is_symlink() or not path.is_dir():
+                        path.unlink()
+                        continue
+                    path.chmod(0o700)
+                    for inner in os.listdir(path):  # noqa: PTH208
+                        moved += 1
+                        if not (path / inner).is_symlink() and (path / inner).is_dir():
+                            (path / inner).chmod(0o700)  # a folder must be writable for its ".." to change
+                        (path / inner).rename(folder / f".{moved}-{secrets.token_hex(4)}")
+                    path.rmdir()
+                except OSError:
+                    stuck.add(name)
+        folder.rmdir()

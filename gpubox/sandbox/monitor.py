@@ -51,6 +51,12 @@ def _monitor() -> None:
     os._exit(0)
 
 
+def _number(text: str, name: str) -> int:
+    """The number after ``name``; 0 if there is none."""
+    at = text.find(name)
+    return int(text[at + len(name) :].split(None, 1)[0]) if at >= 0 else 0
+
+
 class _KernelMemory:
     """Kernel memory that the program causes beyond the pages of its processes. No process limit counts it.
 
@@ -73,9 +79,15 @@ class _KernelMemory:
         pids = self.pids()
         self.pause = 0.01 + 0.0003 * len(pids)
         used = {
-            "page tables": sum(self._number(f"/proc/{pid}/status", "VmPTE:") for pid in pids) << 10,
+            "page tables": 0,
             "sockets": self._open_sockets(pids) * 212_992,
         }
+        for pid in pids:
+            status = self._read(f"/proc/{pid}/status")
+            used["page tables"] += _number(status, "VmPTE:") << 10
+            # gpubox adds up all processes, but only ten times a second.
+            if (_number(status, "RssAnon:") + _number(status, "RssShmem:")) << 10 > CONFIG["memory"]:
+                return "memory: more than {:,} MiB".format(CONFIG["memory"] >> 20)
         # At least a microsecond for each KiB, and a quarter of one for each name: no processor is faster.
         slab, names = self._host_sums()
         slab, names = slab - self._host[0], names - self._host[1]
@@ -105,18 +117,17 @@ class _KernelMemory:
                 pass
         return pids
 
-    def _number(self, path: str, name: str) -> int:
+    def _read(self, path: str) -> str:
         try:
             with open(path) as file:  # noqa: PTH123
-                text = file.read()
-            return int(text[text.index(name) + len(name) :].split(None, 1)[0])
-        except (OSError, ValueError):
-            return 0
+                return file.read()
+        except OSError:
+            return ""
 
     def _open_sockets(self, pids: "list[int]") -> int:
         """Sockets of this network namespace; if that is the host's, only those that ``pids`` have open."""
-        if not CONFIG.get("group"):
-            return self._number("/proc/self/net/sockstat", "used ")
+        if not (CONFIG.get("group") or CONFIG["network"]):
+            return _number(self._read("/proc/self/net/sockstat"), "used ")
         count = 0
         for pid in pids:
             folder = f"/proc/{pid}/fd"
@@ -135,7 +146,7 @@ class _KernelMemory:
                 names = int(file.read().split()[4])
         except (OSError, ValueError, IndexError):
             names = 0
-        return self._number("/proc/meminfo", "SUnreclaim:") << 10, names
+        return _number(self._read("/proc/meminfo"), "SUnreclaim:") << 10, names
 
     def _kernel_seconds(self, pid: int) -> float:
         """Kernel time of the process and of the children that it waited for: proc(5), stime and cstime."""

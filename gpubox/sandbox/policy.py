@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,8 @@ ISOLATIONS: tuple[Isolation, ...] = ("bubblewrap", "landlock", "none")
 """The strongest first."""
 EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
 """The limit of the Policy that ended a run; empty if the program ended by itself."""
-_MOST, _FEW = 20, 5
-"""How many files a report names, and how many of those moved out for the same reason."""
+_MOST = 20
+"""How many files a report names."""
 WORKSPACE_MOUNT = "/workspace"
 """The path of the workspace inside bubblewrap."""
 
@@ -26,28 +26,27 @@ class Policy:
     """What one program may touch and use. It gets no other files, and no sockets but socket pairs."""
 
     workspace: Path | None = None
-    """The one folder that it may write and that outlives it. None: an empty folder that is removed after the run.
-
-    Files that the owner's tools run by themselves (``.git``, ``node_modules``, names with a dot...) are read-only, and
-    those that the program creates are quarantined. All other changes are reported. Landlock cannot protect a subfolder:
-    changes there are reported, too.
-    """
-    read_only: bool = False
-    """The program may only read the workspace: the owner approves each change first."""
+    """The one folder of the owner that it sees, read-only. None: an empty folder that is removed after the run."""
+    layers: tuple[Path, ...] = ()
+    """Layers over the workspace (layers.py), the top one first: what the program changes lies in that. Beside it is a
+    folder ``work`` of the same disk, which the mount uses. Empty: the program changes nothing. It never writes the
+    workspace itself."""
+    network: bool = False
+    """The program uses the host's network: the owner said so, for this run."""
     wall_seconds: float = 30.0
     cpu_seconds: int = 30
     """CPU time of one process."""
     memory_bytes: int = units.GIB
-    """Address space of one process, and memory of all its processes together."""
+    """Data of one process, and memory of all its processes together. What is only reserved does not count."""
     processes: int = 64
     """Processes and threads at one time."""
     open_files: int = 256
     file_bytes: int = 64 * units.MIB
     """Size of one file that it writes."""
     disk_bytes: int = units.GIB
-    """Bytes that it may add to the workspace."""
+    """Bytes that it may add to the top layer."""
     disk_files: int = 20_000
-    """Files and folders that it may add to the workspace."""
+    """Files and folders that it may add to the top layer."""
     scratch_bytes: int = 64 * units.MIB
     """Size of each temporary folder: /tmp, /dev/shm, and the workspace if none was given."""
     scratch_files: int = 20_000
@@ -59,6 +58,17 @@ class Policy:
     """The program may add seccomp filters. The benchmark's judge does so before it runs a candidate."""
     output_bytes: int = 256 * units.KIB
     """Bytes of stdout and stderr that are kept; more ends the run."""
+
+    @classmethod
+    def for_commands(
+        cls, workspace: Path, layers: tuple[Path, ...] = (), *, seconds: float, network: bool = False
+    ) -> Policy:
+        """The policy of a coding agent's commands: wide enough for compilers, Node, Go, Rust and the JVM."""
+        return cls(
+            workspace, layers, network, wall_seconds=seconds, cpu_seconds=int(seconds * (os.cpu_count() or 1)) + 1,
+            memory_bytes=4 * units.GIB, processes=1024, open_files=4096, file_bytes=units.GIB, disk_bytes=8 * units.GIB,
+            disk_files=400_000, scratch_bytes=units.GIB, scratch_files=200_000, kernel_bytes=256 * units.MIB,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,50 +86,31 @@ class Outcome:
     """From the call to the death of the last process."""
     isolation: Isolation
     files_changed: tuple[str, ...] = ()
-    """Files created or changed in the workspace: relative paths, sorted; also ``x (removed)``, and ``folder/``."""
+    """Files that it created, changed or removed: relative paths, sorted; also ``x (removed)``. Who keeps the layers
+    fills it in."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
-    quarantined: tuple[str, ...] = ()
-    """Auto-run files that the program created and that were moved out of the workspace: ``.git (a repository)``"""
-    not_quarantined: tuple[str, ...] = ()
-    """Auto-run files that the program created or changed and that are still in the workspace."""
-    quarantine: str = ""
-    """The folder with the quarantined files; empty if there are none."""
-    unchecked: tuple[str, ...] = ()
-    """What in the workspace could not be read or moved afterwards, each in a few words. The owner must look at it."""
     notes: tuple[str, ...] = ()
-    """Sentences about the workspace: what the program found read-only, and why."""
+    """Sentences about the workspace: what the program could not change, and why."""
     why: str = ""
     """The limit that ended the run, in words: ``files: more than 20,000 were made in /tmp``."""
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself with exit code 0, and left nothing that could not be checked."""
-        return self.exit_code == 0 and not self.ended_by and not self.unchecked
+        """Whether the program ended by itself with exit code 0."""
+        return self.exit_code == 0 and not self.ended_by
 
     @property
     def about_workspace(self) -> list[str]:
         """What became of the workspace, for the owner and the model: a few lines, however many files there are."""
-        kinds: dict[str, list[str]] = {}
-        for text in self.quarantined:
-            path, _, kind = text.removesuffix(")").rpartition(" (")
-            kinds.setdefault(kind, []).append(path)
-        moved = [f"{_some(sorted({*paths}), _FEW)} ({kind})" for kind, paths in kinds.items()]
-        place = f"moved out of the workspace to {self.quarantine}, because the owner's tools would run it"
-        lists = ((place, moved), ("changed, although the owner's tools will run it", self.not_quarantined),
-                 ("could not be checked, so the owner must look at it", self.unchecked),
-                 ("files changed", self.files_changed))  # fmt: skip
-        return [*(f"{what}: {_some(names)}" for what, names in lists if names), *self.notes]
+        names, more = self.files_changed[:_MOST], len(self.files_changed) - _MOST
+        changed = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+        return [*([f"files changed: {changed}"] if names else []), *self.notes]
 
     @property
     def weakness(self) -> str:
         """What the isolation of this run does not prevent; empty for bubblewrap."""
         return Confinement(self.isolation).weakness
-
-
-def _some(names: Sequence[str], most: int = _MOST) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +144,9 @@ class Confinement:
         """What this isolation does not prevent and bubblewrap does: a sentence for the owner."""
         if self.isolation == "landlock":
             return (
-                "it cannot keep a program from changing the .git of its workspace and other files that your tools run"
-                " (a change is reported afterwards), nor from seeing the host's processes and, of a file whose path it"
-                " guesses, that it exists, its size, owner and times; memory is limited for each process alone without"
-                " a cgroup; and programs that set permissions, owners or times of their own files fail"
+                "it cannot keep a program from seeing the host's processes and, of a file whose path it guesses, that"
+                " it exists, its size, owner and times; memory is limited for each process alone without a cgroup; and"
+                " programs that set permissions, owners or times of their own files fail"
             )
         if self.isolation == "none":
             return "a program can read and change all that you can, your running programs included"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,8 @@ from gpubox.sandbox import bubblewrap, cgroup, landlock
 from gpubox.sandbox.confined_run import run_confined
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import ISOLATIONS, Confinement, Outcome, Policy
+from gpubox.sandbox.spawn import ConfinedProgram
+from gpubox.sandbox.workspace_run import run_over_workspace
 
 APPARMOR = (
     "Ubuntu's AppArmor lets few programs make user namespaces. Run: sudo apt install bubblewrap apparmor-profiles"
@@ -97,7 +98,7 @@ async def _probe(accepted: str, root: Path) -> Confinement:
 def candidates(accepted: str) -> Iterator[Confinement]:
     """Everything to try, the strongest first, down to the weakest isolation that the owner accepts."""
     as_root = os.geteuid() == 0
-    for program in bubblewrap.installed():
+    for program in sorted(bubblewrap.installed(), key=lambda program: not bubblewrap.mounts_overlays(program)):
         if as_root:
             yield Confinement("bubblewrap", program=program, as_root=True)
         yield Confinement("bubblewrap", program=program)
@@ -110,7 +111,7 @@ async def try_confinement(candidate: Confinement) -> str:
     if candidate.isolation == "landlock" and landlock.version() < 1:
         return "this kernel has no Landlock"
     try:
-        outcome = await run_confined(candidate, "print(1)", _PROBE)
+        outcome = await run_confined(candidate, ConfinedProgram(b"print(1)"), _PROBE)
     except GpuboxError as error:
         return error.message.rstrip(".")
     if outcome.ok and outcome.output == "1\n":
@@ -125,11 +126,7 @@ def _name(candidate: Confinement) -> str:
         return f"Landlock (version {landlock.version()}) and seccomp"
     if candidate.isolation != "bubblewrap":
         return "no isolation, only limits"
-    try:
-        done = subprocess.run([candidate.program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return candidate.program
-    return f"{done.stdout.strip() or 'bubblewrap'} ({candidate.program})"
+    return f"{bubblewrap.version(candidate.program) or 'bubblewrap'} ({candidate.program})"
 
 
 class Sandbox:
@@ -145,13 +142,32 @@ class Sandbox:
             self._confinement = await probe(self._config)
         return self._confinement
 
-    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008 - frozen
-        """Runs ``code`` in a new interpreter. It reads ``stdin``, of at most ``spawn.MAX_STDIN`` bytes.
+    async def run(
+        self,
+        code: str,
+        policy: Policy = Policy(),  # noqa: B008 - frozen
+        *,
+        stdin: bytes = b"",
+        shell: bool = False,
+    ) -> Outcome:
+        """Runs ``code`` in a new interpreter; ``shell``: it is a command line, run by bash, or sh where there is none.
 
+        It reads ``stdin``, of at most ``spawn.MAX_STDIN`` bytes. Runs of one top layer wait for each other.
         Cancelling kills all its processes before this returns. Raises GpuboxError if no isolation that the owner
         accepts works here, or if the workspace cannot be used.
         """
         confinement = await self.confinement()
         if confinement.isolation is None:
             raise GpuboxError(f"Code cannot be run here: {confinement.problem}", confinement.hint)
-        return await run_confined(confinement, code, policy, stdin)
+        program = ConfinedProgram(_encode(code), stdin, shell)
+        if policy.workspace is None:
+            return await run_confined(confinement, program, policy)
+        return await run_over_workspace(confinement, program, policy)
+
+
+def _encode(code: str) -> bytes:
+    """The bytes that the code was decoded from; characters that no file can hold are replaced."""
+    try:
+        return code.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return code.encode("utf-8", "replace")

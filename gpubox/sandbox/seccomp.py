@@ -25,7 +25,8 @@ _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (NEWTIME is not clone's)."""
 _SET_ID, _MAY_CREATE = 0o6000, 0o100 | 0o20000000
 """S_ISUID and S_ISGID; O_CREAT and the bit that is only O_TMPFILE's."""
-_RLIMIT_CORE, _AF_UNIX, _SOCK_TYPE, _SOCK_STREAM = 4, 1, 0xF, 1
+_RLIMIT_CORE, _AF_UNIX, _AF_INET, _AF_INET6, _SOCK_TYPE = 4, 1, 2, 10, 0xF
+_SOCK_STREAM, _SOCK_SEQPACKET = 1, 5
 _SOL_SOCKET, _SO_SNDBUF, _SO_SNDBUFFORCE = 1, 7, 32
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 37, 38, 1030, 1032, 1034)
 """F_DUPFD to F_SETLKW, F_GETOWN, locks of open files, F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_GET_SEALS: no others. Owner and
@@ -125,13 +126,18 @@ def supported(machine: str | None = None) -> bool:
 
 
 def compile_filter(
-    machine: str | None = None, *, shared: bool = False, signals: bool = True, filters: bool = False
+    machine: str | None = None,
+    *,
+    shared: bool = False,
+    signals: bool = True,
+    filters: bool = False,
+    network: bool = False,
 ) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
     ``shared``: no namespace hides other processes and files, so no process may leave its group, nor change the
     permissions, owner or times of a file. ``signals=False`` forbids signals too. ``filters`` lets a program add
-    filters. Raises KeyError if the architecture is not ``supported``.
+    filters, ``network`` open internet sockets. Raises KeyError if the architecture is not ``supported``.
     """
     arch, numbers = TABLES[machine or platform.machine()]
     program = _Program(numbers)
@@ -145,9 +151,11 @@ def compile_filter(
     program.add(_JGT, _NEWEST, 0, 1)
     program.add(_RET, _ERRNO | errno.ENOSYS)
     refused = _ONLY_SHARED if shared else frozenset[str]()
+    if network:
+        program.only("socket", 0, (_AF_INET, _AF_INET6))
     allowed = (_BY_ARGUMENT | _ONLY_SHARED) - (refused - SIGNALLING if signals else refused)
     for name in numbers:
-        if name not in allowed:
+        if name not in allowed and not (network and name == "socket"):
             program.refuse(name, _SOFT.get(name, errno.EPERM))
     if shared:
         program.only("ioctl", 1, _IOCTL)
@@ -163,9 +171,9 @@ def compile_filter(
 
 def _refuse_by_argument(program: _Program) -> None:
     program.when("clone", [(0, _JSET, _NEW_NAMESPACES)])
-    # A datagram socket of a pair could still send to any unix socket that it can name.
+    # A datagram socket of a pair could still send to any unix socket that it can name. (Rust makes the other kinds.)
     program.only("socketpair", 0, (_AF_UNIX,))
-    program.only("socketpair", 1, (_SOCK_STREAM,), _SOCK_TYPE)
+    program.only("socketpair", 1, (_SOCK_STREAM, _SOCK_SEQPACKET), _SOCK_TYPE)
     # No limit counts the memory of socket and pipe buffers: they keep their first size.
     for option in (_SO_SNDBUF, _SO_SNDBUFFORCE):
         program.when("setsockopt", [(1, _JEQ, _SOL_SOCKET), (2, _JEQ, option)])

@@ -7,19 +7,18 @@ import errno
 import fcntl
 import itertools
 import os
-import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpubox.errors import GpuboxError
 from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, monitor, seccomp
-from gpubox.sandbox.auto_run_files import AutoRunFile
+from gpubox.sandbox.bubblewrap import Place
 from gpubox.sandbox.cgroup import Cgroup
 from gpubox.sandbox.idmapped_mount import start_on_mount
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Confinement, Policy
+from gpubox.sandbox.toolchains import VENVS, Toolchains, find_toolchains
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
 _MONITOR_TEXT = Path(monitor.__file__).read_text(encoding="utf-8")
@@ -40,10 +39,9 @@ class ConfinedProgram:
     code: bytes
     stdin: bytes = b""
     """At most MAX_STDIN bytes. The program reads it from a pipe, once."""
-    special_files: Sequence[str] = ()
-    """Sockets, FIFOs and devices in the workspace. They are blocked."""
-    protected: Sequence[AutoRunFile] = ()
-    """Files of the workspace that bubblewrap makes read-only."""
+    shell: bool = False
+    """``code`` is a command line for the shell, not Python."""
+    place: Place = Place()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,8 @@ class ConfinedProcess:
 def limits(policy: Policy) -> dict[str, tuple[int, int]]:
     """rlimit name -> (soft, hard). Set inside, because the kernel counts processes for each user namespace."""
     both = {
-        "RLIMIT_AS": policy.memory_bytes,
+        # Not the address space: Node, Go and the JVM reserve far more than they use.
+        "RLIMIT_DATA": policy.memory_bytes,
         "RLIMIT_NPROC": policy.processes,
         "RLIMIT_NOFILE": policy.open_files,
         "RLIMIT_FSIZE": policy.file_bytes,
@@ -91,18 +90,32 @@ def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[st
         "limits": limits(policy),
         "parent": os.getpid(),
         "watch": {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes},
+        "network": policy.network,
+        "memory": policy.memory_bytes,
         "monitor": _MONITOR_TEXT,
     }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
 
+def layer_owner() -> int | None:
+    """The user that writes layers, who owns what is in them: root's programs run as one that owns nothing else.
+
+    None: gpubox is no root, and its programs run as the same user.
+    """
+    return None if os.geteuid() else _unused_uid(2**27)
+
+
 def unused_uid() -> int:
     """A user that owns nothing, so that root's programs do not run as root; different for each gpubox if possible."""
+    return _unused_uid((os.getpid() * _UIDS + next(_turns) % _UIDS) % 2**27)
+
+
+def _unused_uid(number: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/uid_map").read_text().splitlines():
             first, _, count = (int(field) for field in line.split())
             if first <= _FIRST_UNUSED_UID and first + count > _FIRST_UNUSED_UID + 2**27:
-                return _FIRST_UNUSED_UID + (os.getpid() * _UIDS + next(_turns) % _UIDS) % 2**27
+                return _FIRST_UNUSED_UID + number
     return _NOBODY_UID
 
 
@@ -111,7 +124,8 @@ def start(confinement: Confinement, python: Interpreter, program: ConfinedProgra
 
     Raises OSError if it cannot be started, GpuboxError if root cannot give its user access to the workspace.
     """
-    uid = unused_uid() if os.geteuid() == 0 else 0
+    layered = policy.layers or program.place.copy
+    uid = (layer_owner() or 0) if layered else unused_uid() if os.geteuid() == 0 else 0
     group = cgroup.make(policy)
     launch = _start_bubblewrap if confinement.isolation == "bubblewrap" else _start_without_namespaces
 
@@ -146,30 +160,34 @@ def _start_bubblewrap(
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
         go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
-        protected = _open_protected(theirs, policy.workspace or Path(), program.protected)
-        protected_fds = [fd for fd, _ in protected]
         config = {
             "main": bubblewrap.MAIN,
             "work": WORKSPACE_MOUNT,
             "filter": _filter(policy),
             "status_fd": status_end,
-            "close": protected_fds,
             "go_fd": go_end,
             "uid": uid if confinement.as_root else 0,
+            "shell": program.shell,
+            "writes": bool(policy.layers),
+            "pythons": _pythons(policy, WORKSPACE_MOUNT),
         }
-        text = boot_text(policy, config, bubblewrap.scratch_folders(policy))
-        fds = bubblewrap.BwrapFiles(
-            _memory_file(theirs, text),
-            _memory_file(theirs, program.code),
-            tuple((fd, file.path) for fd, file in protected),
-        )
-        argv = bubblewrap.arguments(policy, python, fds, as_root=confinement.as_root, masked=program.special_files)
+        tools = _tools(program, policy, Path.home() if confinement.as_root or not uid else Path("/"))
+        user = uid if confinement.as_root else bubblewrap.UID
+        texts = {
+            bubblewrap.BOOT: boot_text(policy, config, bubblewrap.scratch_folders(tools)),
+            bubblewrap.MAIN: program.code,
+        }
+        if tools:
+            texts["/etc/passwd"] = f"sandbox:x:{user}:{user}::{tools.home}:/bin/sh\n".encode()
+            texts["/etc/group"] = f"sandbox:x:{user}:\n".encode()
+        files = {path: _memory_file(theirs, text) for path, text in texts.items()}
+        argv = bubblewrap.arguments(policy, python, files, program.place, tools, as_root=confinement.as_root)
         # In a file, because the confined program can read argv in /proc/1/cmdline.
         options = _memory_file(theirs, b"\0".join(os.fsencode(argument) for argument in argv) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
             output_end,
-            (status_end, fds.boot, fds.main, options, *protected_fds, *([] if go_end is None else [go_end])),
+            (status_end, *files.values(), options, *([] if go_end is None else [go_end])),
             stdin=_stdin(theirs, program.stdin),
             drop_to=uid if uid and not confinement.as_root else 0,
         )
@@ -177,20 +195,16 @@ def _start_bubblewrap(
         return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd)
 
 
-def _open_protected(
-    stack: contextlib.ExitStack, workspace: Path, files: Sequence[AutoRunFile]
-) -> list[tuple[int, AutoRunFile]]:
-    """Opens each file but links. Raises GpuboxError if another program replaced one meanwhile."""
-    opened: list[tuple[int, AutoRunFile]] = []
-    for file in files:
-        fd = os.open(workspace / file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        stack.callback(os.close, fd)
-        status = os.fstat(fd)
-        if (status.st_dev, status.st_ino) != file.identity:
-            raise GpuboxError(f"{file.path} was replaced while the program was being started.", "Try again.")
-        if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
-            opened.append((fd, file))
-    return opened
+def _tools(program: ConfinedProgram, policy: Policy, home: Path) -> Toolchains | None:
+    if policy.workspace is None:
+        return None
+    path = os.environ.get("PATH", "")
+    return find_toolchains(policy.workspace, program.place.cache, network=policy.network, home=home, path=path)
+
+
+def _pythons(policy: Policy, work: str) -> list[str]:
+    """The Pythons of the workspace, which run a program if they are there."""
+    return [f"{work}/{name}/bin/python" for name in VENVS] if policy.workspace else []
 
 
 def _start_without_namespaces(
@@ -202,18 +216,13 @@ def _start_without_namespaces(
     group: Cgroup | None,
 ) -> ConfinedProcess:
     """boot.py confines itself, and its process group is killed as a whole."""
-    workspace = policy.workspace or Path()
-    if confinement.isolation == "landlock" and any(not (workspace / n).is_socket() for n in program.special_files):
-        raise GpuboxError(
-            f"The workspace holds {program.special_files[0]}, which lets a program get around Landlock.",
-            "Remove it: only bubblewrap blocks a FIFO or a device.",
-        )
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
         go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
-        scratch = landlock.make_scratch_dirs(policy, program.code, uid)
+        scratch = landlock.make_scratch_dirs(policy, program.place.copy, program.code, uid)
         ours.callback(scratch.remove)
+        tools = _tools(program, policy, Path.home())
         abi = landlock.version() if confinement.isolation == "landlock" else 0
         config = {
             "main": str(scratch.main),
@@ -223,7 +232,9 @@ def _start_without_namespaces(
             "go_fd": go_end,
             "uid": uid,
             "group": True,
-            "landlock": (abi, landlock.rules(scratch, python)) if abi else None,
+            "shell": program.shell,
+            "landlock": (abi, landlock.rules(scratch, python, tools), not policy.network) if abi else None,
+            "pythons": _pythons(policy, str(scratch.work)),
         }
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.count_own_threads())
         boot_fd = _memory_file(theirs, boot_text(counted, config))
@@ -232,7 +243,7 @@ def _start_without_namespaces(
             output_end,
             (status_end, boot_fd, *([] if go_end is None else [go_end])),
             stdin=_stdin(theirs, program.stdin),
-            env=bubblewrap.ENV | {"HOME": str(scratch.work), "TMPDIR": str(scratch.tmp)},
+            env=landlock.environment(scratch, tools),
         )
         ours.pop_all()
         return ConfinedProcess(
@@ -243,7 +254,8 @@ def _start_without_namespaces(
 def _filter(policy: Policy, *, shared: bool = False, signals: bool = True) -> bytes:
     if not seccomp.supported():
         return b""
-    return seccomp.compile_filter(shared=shared, signals=signals, filters=policy.allow_seccomp_filters)
+    filters, network = policy.allow_seccomp_filters, policy.network
+    return seccomp.compile_filter(shared=shared, signals=signals, filters=filters, network=network)
 
 
 def _popen(

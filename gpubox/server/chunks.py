@@ -7,6 +7,7 @@ as pings, and ``data: [DONE]`` at the end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ from gpubox.storage import DECODE_ERRORS, MAX_JSON_DEPTH, read_json
 
 LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is accepted: one delta may carry a whole file, but must not fill the memory."""
+
+
+_FIRST_HALF = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})"')
+_SECOND_HALF = re.compile(rb'"(\\u[dD][c-fC-F][0-9a-fA-F]{2})')
 
 
 class LineTooLong(ValueError):
@@ -109,6 +114,8 @@ class SseDecoder:
         """Lines that do not belong to such a stream."""
         self.first_invalid = ""
         """The first of them, shortened."""
+        self._half = b""
+        """The first half of a surrogate pair, whose other half the next text begins with."""
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
         """The Chunks that end in ``data``. Raises LineTooLong."""
@@ -135,12 +142,22 @@ class SseDecoder:
         if colon and name == b"data" and payload == b"[DONE]":
             return Chunk(done=True)
         if colon and name in (b"data", b"error"):
-            values = _decoded(payload)
+            values = _decoded(self._whole_pairs(payload))
             if values is not None:
                 return chunk_of(values if name == b"data" else {"error": values})
         self.invalid_lines += 1
         self.first_invalid = self.first_invalid or line[:60].decode(errors="replace")
         return None
+
+    def _whole_pairs(self, payload: bytes) -> bytes:
+        """``payload`` with the half that the one before ended with, and without the half that it ends a text with."""
+        held, self._half = self._half, b""
+        if held:
+            payload = _SECOND_HALF.sub(lambda match: b'"' + held + match[1], payload, count=1)
+        if b"\\u" in payload and (half := _FIRST_HALF.search(payload)):
+            self._half = half[1]
+            payload = payload[: half.start(1)] + payload[half.end(1) :]
+        return payload
 
 
 def _decoded(payload: bytes) -> dict[str, Any] | None:

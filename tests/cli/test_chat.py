@@ -20,7 +20,7 @@ import pytest
 
 from gpubox.agent.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tools import Question, ToolCall
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
@@ -206,7 +206,7 @@ WRITE = {"path": "sub/new.txt", "content": "hello\n"}
     ("approve", "made", "words"),
     [
         ("workspace", True, "was created: 6 bytes"),
-        ("never", False, "not allow"),
+        ("never", False, "said no"),
         (None, False, "no terminal to ask at"),
     ],
 )
@@ -239,8 +239,8 @@ def test_the_diff_is_an_event(serve: Serve, chat: Callable[..., ChatResult], tmp
 
     result = chat("-p", "Write.", "--url", server.url, "--workdir", str(work), "--json")
 
-    (request,) = [event for event in result.events if event["event"] == "approval_requested"]
-    assert request["diff"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
+    (request,) = [event for event in result.events if event["event"] == "question_asked"]
+    assert request["question"]["text"] == "--- (new file)\n+++ sub/new.txt\n@@ -1,0 +1,1 @@\n+hello"
     assert [e["output"]["ended_by"] for e in result.events if e["event"] == "tool_finished"] == ["denied"]
 
 
@@ -301,12 +301,12 @@ def test_a_server_that_refuses_is_one_sentence(serve: Serve, chat: Callable[...,
 
 
 def test_a_limit_is_exit_1_and_says_which(serve: Serve, chat: Callable[..., ChatResult], programs: list[Any]) -> None:
-    server = serve(says(calls=[runs("print(1)")]), says(calls=[runs("print(2)")]))
+    server = serve(says(calls=[runs("print(1)")]), says(calls=[runs("print(2)")]), says("So far."))
 
     result = chat("-p", "Hi.", "--url", server.url, "--max-rounds", "2")
 
     assert result.code == 1
-    assert "used all its requests" in result.err
+    assert "used all its rounds" in result.err and "So far." in result.out
     assert "--max-rounds" in result.err
 
 
@@ -443,10 +443,9 @@ async def test_the_owner_is_asked_at_the_terminal(
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
     approval = ApprovalPrompt(True)
-    approval.folder = "/home/me/code"
     approval.call_shown.set()
-    assert await approval(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
-    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nMay it write this into /home/me/code?")
+    assert (await approval(Question("network", "+\x1b[2Jnew\n-old"))).yes is allowed
+    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nType y for yes, or why not, and Enter.")
 
 
 def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(

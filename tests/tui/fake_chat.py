@@ -13,7 +13,7 @@ from gpubox.agent.chat_files import ChatSummary, SearchHit
 from gpubox.agent.chat_log import ChatLog, ChatSettings, HeadMoved, SettingsChanged, Turn, TurnHeader
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
-from gpubox.agent.tools import Approve, ToolCall, ToolOutput
+from gpubox.agent.tools import AskOwner, Question, ToolCall, ToolOutput
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -41,6 +41,7 @@ DIFF = "".join(
         BEFORE.splitlines(keepends=True), AFTER.splitlines(keepends=True), "a/src/durations.py", "b/src/durations.py"
     )
 )
+QUESTION = Question("network", DIFF, call=WRITE)
 READ = ToolCall("call-3", "read_file", {"path": "samples/durations.txt"})
 SAMPLES = ToolOutput(
     "".join(f"{line}: job {line} took {line % 9}h{line % 60}m\n" for line in range(1, 501)), seconds=0.002
@@ -134,9 +135,9 @@ def reading_turn() -> list[Step]:
 class FakeChat(Chat):
     """One open chat; ``service`` has the script of the next turn."""
 
-    def __init__(self, service: FakeChats, approve: Approve, log: ChatLog) -> None:
+    def __init__(self, service: FakeChats, ask: AskOwner, log: ChatLog) -> None:
         super().__init__(service.paths, service.config)
-        self.service, self.approve, self.log = service, approve, log
+        self.service, self.ask, self.log = service, ask, log
         self.closed = False
         self.stopped = asyncio.Event()
 
@@ -228,8 +229,8 @@ class FakeChats(Chats):
             if text.casefold() in turn.header.text.casefold()
         ]
 
-    async def open(self, name: str, approve: Approve) -> FakeChat:
-        chat = FakeChat(self, approve, self.logs[name] if name else ChatLog(""))
+    async def open(self, name: str, ask: AskOwner) -> FakeChat:
+        chat = FakeChat(self, ask, self.logs[name] if name else ChatLog(""))
         self.opened.append(chat)
         return chat
 

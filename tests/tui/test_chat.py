@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gpubox.agent import events as e
-from gpubox.agent.tools import ToolOutput
+from gpubox.agent.tools import Question, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Confinement, Isolation
 from gpubox.tui import dialogs
@@ -22,7 +22,7 @@ from gpubox.tui.chat import chat_settings, turn
 from gpubox.tui.chat.chat_screen import ChatScreen
 from tests.tui.conftest import SIZE, act, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
+from tests.tui.fake_chat import CODE, DIFF, QUESTION, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
 HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "y" * 30_000 + " 👩‍💻 שלום"
 
@@ -199,10 +199,10 @@ async def test_a_write_needs_approval(key: str, allowed: bool, approvals: str) -
     answers: list[bool] = []
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-        answers.append(await chat.approve(WRITE, DIFF))
+        answers.append((await chat.ask(QUESTION)).yes)
         return [e.ToolFinished(WRITE, ToolOutput("done", ok=answers[-1]))]
 
-    chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.ApprovalRequested(WRITE, DIFF), ask, *answer("Done.")])
+    chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.QuestionAsked(QUESTION), ask, *answer("Done.")])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "write it")
         await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "tab, then y or n")
@@ -220,12 +220,14 @@ async def test_a_write_needs_approval(key: str, allowed: bool, approvals: str) -
 async def test_an_approval_shows_what_is_hidden_and_is_not_answered_by_letters() -> None:
     hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
     async with chatting(FakeChats()) as (pilot, screen):
-        first, second = (asyncio.create_task(screen.approve(WRITE, diff)) for diff in (hidden, DIFF))
+        first, second = (
+            asyncio.create_task(screen.answer(Question("network", diff, call=WRITE))) for diff in (hidden, DIFF)
+        )
         await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "tab, then y or n")
         await pilot.press(*"nay")
         await until(pilot, lambda: screen.composer.text == "nay")
         await pilot.press("tab", "n", *"yes")
-        assert await first is False
+        assert not (await first).yes
         await shows(pilot, "-def parse(text):")
         await until(pilot, lambda: screen.composer.text == "nayyes")
         assert not second.done(), "the next question waits for its own tab"
@@ -237,7 +239,7 @@ async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
     gate, answers = asyncio.Event(), list[bool]()
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-        answers.append(await chat.approve(WRITE, DIFF))
+        answers.append((await chat.ask(QUESTION)).yes)
         return answer("Done.")
 
     chats = FakeChats([*opening(), gate, ask])

@@ -15,12 +15,22 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import SIZES, pictured, shows, until
 from tests.tui.fake import BUSY, STOPPED
-from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, Step, coding_turn, opening, reading_turn
+from tests.tui.fake_chat import (
+    QUESTION,
+    WRITE,
+    ChatServices,
+    FakeChat,
+    FakeChats,
+    Step,
+    coding_turn,
+    opening,
+    reading_turn,
+)
 from tests.tui.snapshots import PREFILL, READING_SLOT
 
 
 async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
-    await chat.approve(WRITE, DIFF)
+    await chat.ask(QUESTION)
     return []
 
 
@@ -34,7 +44,7 @@ def script(state: str) -> list[Step]:
             *opening(),
             e.TextDelta("I write it."),
             e.ToolRequested(WRITE),
-            e.ApprovalRequested(WRITE, DIFF),
+            e.QuestionAsked(QUESTION),
             ask,
         ],
         "no_server": [],

@@ -19,7 +19,7 @@ from gpubox.tui.dialogs import QuestionScreen, ask
 from tests.sampling import sampled
 from tests.tui.conftest import SIZE, shows, text, until
 from tests.tui.fake import FakeServices
-from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChats
+from tests.tui.fake_chat import QUESTION, ChatServices, FakeChats
 
 WORDS = "now: yes, no, wait, all. Run it, keep, stop & download!"
 ANSWERS = (("n", "do nothing", "no"), ("y", "do it", "yes"), ("w", "wait", "wait"), ("a", "anyway", "anyway"))
@@ -132,7 +132,7 @@ async def test_an_approval_that_arrives_while_one_types_takes_no_letter_and_is_n
         async with app.run_test(size=(80, 24)) as pilot:
             screen = await chat_of(app, pilot)
             await pilot.press("x", *(key for key in keys[:arrives] if key != "tab"))
-            asked = asyncio.create_task(screen.approve(WRITE, DIFF)) if asks else None
+            asked = asyncio.create_task(screen.answer(QUESTION)) if asks else None
             await pilot.press(*(key for key in keys[arrives:] if asks or key != "tab"), "z")
             await until(pilot, lambda: "z" in screen.composer.text)  # noqa: B023
             assert screen.composer.has_focus
@@ -149,10 +149,10 @@ async def test_who_reads_answers_an_approval_once_the_focus_is_there() -> None:
         screen = await chat_of(app, pilot)
         screen.transcript.focus()
         await until(pilot, lambda: screen.transcript.has_focus)
-        asked = asyncio.create_task(screen.approve(WRITE, DIFF))
+        asked = asyncio.create_task(screen.answer(QUESTION))
         await shows(pilot, "tab, then y or n")
         await pilot.press("y", "a", "tab")
         await until(pilot, lambda: screen.approvals.has_focus)
         assert not asked.done()
         await pilot.press("y")
-        assert await asked is True
+        assert (await asked).yes

@@ -14,7 +14,7 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, Notice, TextDelta, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
 from gpubox.server.client import connect
 from tests.scripted_server import ScriptedServer
 
@@ -35,8 +35,8 @@ class Echo:
         self.text, self.ok = text, ok
         self.codes: list[str] = []
 
-    def diff(self, call: ToolCall) -> str:
-        return ""
+    def question(self, call: ToolCall) -> Question | None:
+        return None
 
     async def run(self, call: ToolCall) -> ToolOutput:
         self.codes.append(call.code)

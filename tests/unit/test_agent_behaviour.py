@@ -351,7 +351,14 @@ async def test_ansi_rtl_markup_and_half_an_emoji_stay_text() -> None:
     play_it = says(nasty)
     play_it.lines.insert(-3, line)
     result = await run_turn(ScriptedServer(play_it))
-    assert result.finished.text.startswith("[/foo] \x1b[31mred") and result.finished.text.endswith("?")
+    assert result.finished.text == nasty.strip()
+
+
+async def test_an_emoji_in_two_halves_is_one() -> None:
+    play_it = says("ab")
+    halves = [chunk({"content": "z"}).replace(b'"z"', half) for half in (b'"\\ud83d"', b'"\\ude00!"')]
+    play_it.lines[-3:-3] = halves
+    assert (await run_turn(ScriptedServer(play_it))).finished.text == "ab\U0001f600!"
 
 
 async def test_ansi_in_tool_output_does_not_reach_the_model() -> None:

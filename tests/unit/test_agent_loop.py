@@ -15,10 +15,10 @@ import pytest
 from gpubox.agent.conversation import Conversation, request_messages
 from gpubox.agent.events import (
     AgentEvent,
-    ApprovalRequested,
     Message,
     Notice,
     PrefillProgress,
+    QuestionAsked,
     ReasoningDelta,
     RoundFinished,
     RoundRestarted,
@@ -35,7 +35,7 @@ from gpubox.agent.events import (
 )
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import ToolCall, ToolOutput
+from gpubox.agent.tools import Answer, Question, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
 from gpubox.tui.chat.turn_parts import waterfall
@@ -185,31 +185,33 @@ async def test_calls_that_write_run_one_after_the_other() -> None:
 class Writing(Echo):
     parallel_safe = False
 
-    def diff(self, call: ToolCall) -> str:
-        return "+ line"
+    def question(self, call: ToolCall) -> Question | None:
+        return Question("network", "+ line", call=call)
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_the_owner_is_asked(allowed: bool) -> None:
     diffs: list[str] = []
 
-    async def approve(call: ToolCall, diff: str) -> bool:
-        diffs.append(diff)
-        return allowed
+    async def approve(question: Question) -> Answer:
+        diffs.append(question.text)
+        return Answer(allowed, "" if allowed else "too big")
 
     tool = Writing()
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))
     result = await run_turn(server, tools=[tool], loop=AgentLoop(approve, retry_seconds=0))
-    assert diffs == ["+ line"] and result.of(ApprovalRequested)[0].diff == "+ line"
+    assert diffs == ["+ line"] and result.of(QuestionAsked)[0].question.text == "+ line"
     assert tool.codes == (["x = 1"] if allowed else [])
     assert result.of(ToolFinished)[0].output.ended_by == ("" if allowed else "denied")
+    if not allowed:
+        assert result.bodies[1]["messages"][-1]["content"] == "The owner said no: too big"
     assert result.finished.text == "ok"
 
 
 async def test_approval_time_is_not_tool_time() -> None:
-    async def approve(call: ToolCall, diff: str) -> bool:
+    async def approve(question: Question) -> Answer:
         await asyncio.sleep(0.05)
-        return True
+        return Answer(True)
 
     settings = AgentSettings(max_turn_seconds=60)
     server = ScriptedServer(says(calls=[runs("x = 1")], finish="tool_calls"), says("ok"))

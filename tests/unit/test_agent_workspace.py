@@ -13,8 +13,10 @@ from gpubox.agent import edits, file_tools
 from gpubox.agent.tools import truncate_output
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
+from tests.unit.hand_layers import layer_of, layered
 
 ON = threading.Event()
+BUDGET = 8000
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def work(tmp_path: Path) -> Workspace:
     (folder / "sub").mkdir(parents=True)
     (folder / "a.txt").write_text("one\ntwo\nthree\n")
     (folder / "sub/b.py").write_text("print('Two')\n")
-    return Workspace(folder)
+    return layered(folder, tmp_path / "layers")
 
 
 def refused(call: object, *arguments: object) -> str:
@@ -48,14 +50,14 @@ def refused(call: object, *arguments: object) -> str:
     ],
 )  # fmt: skip
 def test_a_path_out_of_the_workspace_is_refused(work: Workspace, outside: Path, path: str) -> None:
-    assert refused(file_tools.read_lines, work, path, 1, 10)
+    assert refused(file_tools.read_lines, work, path, 1, 10, BUDGET)
     assert refused(edits.plan_write, work, path, "x")
     assert refused(file_tools.list_entries, work, path, False, ON)
 
 
 @pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/workspace/a.txt", "{root}/a.txt"])
 def test_the_ways_to_name_a_file(work: Workspace, path: str) -> None:
-    assert file_tools.read_lines(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
+    assert file_tools.read_lines(work, path.format(root=work.root), 1, 10, BUDGET) == "one\ntwo\nthree"
 
 
 def test_links_are_never_followed(work: Workspace, outside: Path) -> None:
@@ -64,26 +66,35 @@ def test_links_are_never_followed(work: Workspace, outside: Path) -> None:
     (work.root / "inner").symlink_to("a.txt")
     (work.root / "new").symlink_to(outside / "made.txt")
 
-    assert "is a link to a.txt" in refused(file_tools.read_lines, work, "inner", 1, 10)
+    assert "is a link to a.txt" in refused(file_tools.read_lines, work, "inner", 1, 10, BUDGET)
     for path in ("leaf", "folder/secret.txt", "folder"):
-        assert "is a link" in refused(file_tools.read_lines, work, path, 1, 10)
+        assert "is a link" in refused(file_tools.read_lines, work, path, 1, 10, BUDGET)
         assert "is a link" in refused(edits.plan_write, work, path, "x")
     assert "is a link" in refused(edits.plan_write, work, "new", "x")
     assert "is a link" in refused(edits.plan_write, work, "folder/made.txt", "x")
     listed = file_tools.list_entries(work, ".", True, ON)
     assert "leaf -> " in listed
     assert "secret.txt\n" not in listed
-    assert "No line contains" in file_tools.search(work, "sesame", ".", "", ON)
     assert [path.name for path in outside.iterdir()] == ["secret.txt"]
 
 
-def test_a_folder_that_becomes_a_link_after_the_diff_was_shown(work: Workspace, outside: Path) -> None:
+def test_a_folder_that_becomes_a_link_is_not_written_through(work: Workspace, outside: Path) -> None:
     change = edits.plan_write(work, "sub/made.txt", "x")
     (work.root / "sub").rename(work.root / "old")
     (work.root / "sub").symlink_to(outside)
 
-    assert "is a link" in refused(edits.apply_change, work, change, ON)
+    assert refused(work.write, change.names, change.after)
     assert not (outside / "made.txt").exists()
+
+
+def test_a_link_that_a_program_left_in_the_layer_leads_nowhere(work: Workspace, outside: Path) -> None:
+    (layer_of(work) / "sub").symlink_to(outside)
+    (layer_of(work) / "a.txt").symlink_to(outside / "secret.txt")
+
+    assert "is a link" in refused(file_tools.read_lines, work, "a.txt", 1, 10, BUDGET)
+    assert "is a link" in refused(file_tools.read_lines, work, "sub/secret.txt", 1, 10, BUDGET)
+    assert refused(work.write, ("sub", "secret.txt"), b"x") and refused(work.write, ("a.txt",), b"x")
+    assert (outside / "secret.txt").read_text() == "sesame"
 
 
 def test_only_regular_files_are_opened(work: Workspace) -> None:
@@ -91,16 +102,15 @@ def test_only_regular_files_are_opened(work: Workspace) -> None:
     with socket.socket(socket.AF_UNIX) as unix_socket:
         unix_socket.bind(str(work.root / "sock"))
     for path in ("pipe", "sock"):
-        assert "a device, a pipe or a socket" in refused(file_tools.read_lines, work, path, 1, 10)
+        assert "a device, a pipe or a socket" in refused(file_tools.read_lines, work, path, 1, 10, BUDGET)
         assert "a device, a pipe or a socket" in refused(edits.plan_write, work, path, "x")
-    assert "is a folder" in refused(file_tools.read_lines, work, "sub", 1, 10)
-    assert "No line contains" in file_tools.search(work, "sesame", ".", "", ON)  # and it comes back
+    assert "is a folder" in refused(file_tools.read_lines, work, "sub", 1, 10, BUDGET)
 
 
 def test_a_device_is_never_opened(tmp_path: Path) -> None:
     device = Workspace(Path("/dev"), any_folder=True)
 
-    assert "a device" in refused(file_tools.read_lines, device, "zero", 1, 10)
+    assert "a device" in refused(file_tools.read_lines, device, "zero", 1, 10, BUDGET)
 
 
 def test_large_and_binary_files_are_refused(work: Workspace) -> None:
@@ -108,8 +118,8 @@ def test_large_and_binary_files_are_refused(work: Workspace) -> None:
         file.truncate(MAX_FILE_BYTES + 1)
     (work.root / "image").write_bytes(b"\x89PNG\0\0")
 
-    assert "too large" in refused(file_tools.read_lines, work, "huge", 1, 10)
-    assert "is not text" in refused(file_tools.read_lines, work, "image", 1, 10)
+    assert "too large" in refused(file_tools.read_lines, work, "huge", 1, 10, BUDGET)
+    assert "is not text" in refused(file_tools.read_lines, work, "image", 1, 10, BUDGET)
     assert "larger than" in refused(edits.plan_write, work, "new", "x" * (MAX_FILE_BYTES + 1))
 
 
@@ -169,41 +179,39 @@ def test_a_long_listing_is_truncated(work: Workspace) -> None:
 
 
 def test_reading_some_lines(work: Workspace) -> None:
-    assert file_tools.read_lines(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3; the next is line 3)"
-    assert "has only 3 lines" in refused(file_tools.read_lines, work, "a.txt", 4, 1)
+    assert file_tools.read_lines(work, "a.txt", 2, 1, BUDGET) == "two\n(lines 2 to 2 of 3; the next is line 3)"
+    assert "has only 3 lines" in refused(file_tools.read_lines, work, "a.txt", 4, 1, BUDGET)
     (work.root / "long").write_text("x" * 1_000_000 + "\nend\n")
-    read = file_tools.read_lines(work, "long", 1, 10)
-    assert len(read) < file_tools.MAX_READ_CHARACTERS + 200
+    read = file_tools.read_lines(work, "long", 1, 10, BUDGET)
+    assert len(read) < BUDGET
     assert "1000000 characters" in read
     assert "(lines 1 to 1 of 2; the next is line 2)" in read
 
 
-def test_searching(work: Workspace) -> None:
-    assert file_tools.search(work, "TWO", ".", "", ON).splitlines() == ["a.txt:2: two", "sub/b.py:1: print('Two')"]
-    assert file_tools.search(work, "two", ".", "*.py", ON) == "sub/b.py:1: print('Two')"
-    assert file_tools.search(work, "two", "sub", "", ON) == "sub/b.py:1: print('Two')"
-    assert "No line contains" in file_tools.search(work, "t.o", ".", "", ON)
-    assert "one line" in refused(file_tools.search, work, "", ".", "", ON)
-
-
-def test_a_search_that_is_stopped_ends(work: Workspace) -> None:
-    stop = threading.Event()
-    stop.set()
-
-    assert file_tools.search(work, "two", ".", "", stop).endswith("(stopped)")
-
-
-@pytest.mark.parametrize("width", [0, 1, 30, 79, 400, 7_000, 9_000])
-def test_reading_on_from_the_line_that_is_named_loses_nothing(work: Workspace, width: int) -> None:
+@pytest.mark.parametrize(("width", "budget"), [
+    (0, 8000), (1, 8000), (30, 8000), (79, 8000), (400, 8000), (7_000, 8000), (9_000, 8000), (30, 2048), (3_000, 512),
+])  # fmt: skip
+@pytest.mark.parametrize("numbers", [False, True])
+def test_reading_on_from_the_line_that_is_named_loses_nothing(
+    work: Workspace, width: int, budget: int, numbers: bool
+) -> None:
     written = [f"{number}:".ljust(width, "x") for number in range(1, 1_000 if width < 100 else 60)]
     (work.root / "long").write_text("\n".join(written))
     read: list[str] = []
     first = 1
     while first:
-        text, dropped = truncate_output(file_tools.read_lines(work, "long", first, file_tools.MAX_LINES), 8000)
+        output = file_tools.read_lines(work, "long", first, 0, budget, numbers=numbers)
+        text, dropped = truncate_output(output, budget)
         assert not dropped, "the middle would be lost"
-        *lines, note = text.split("\n")
-        read += lines
-        assert note.startswith(f"(lines {first} to {len(read)} of {len(written)}") or width > 8000
+        *lines, note = text.split("\n") if "\n(lines " in text else [*text.split("\n"), ""]
+        read += [line.partition(": ")[2] if numbers else line for line in lines]
+        assert not note or note.startswith(f"(lines {first} to {len(read)} of {len(written)}")
         first = int(note.rpartition("next is line ")[2].rstrip(")")) if "next is line" in note else 0
-    assert [line.partition(" … (")[0] for line in read] == [line[: file_tools.MAX_READ_CHARACTERS] for line in written]
+    for shown, line in zip(read, written, strict=True):
+        begin, cut, _ = shown.partition(" … (")
+        assert line.startswith(begin) if cut else shown == line
+
+
+def test_lines_are_counted_as_the_owner_s_tools_do(work: Workspace) -> None:
+    (work.root / "odd").write_bytes(b"a\x0cb\xe2\x80\xa8c\r\nd\x85\n")
+    assert file_tools.read_lines(work, "odd", 2, 1, BUDGET).endswith("(lines 2 to 2 of 2)")

@@ -10,16 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from gpubox.agent import mcp
+from gpubox.agent.chat import Chat
+from gpubox.agent.endpoint import ServerEndpoint
+from gpubox.agent.events import ToolFinished
 from gpubox.agent.mcp import McpServers
-from gpubox.agent.tools import ToolOutput
-from gpubox.config import McpServer, load_config
+from gpubox.agent.tools import Answer, Question, ToolOutput
+from gpubox.config import Config, McpServer, load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from tests.scripted_server import ScriptedServer, call, says
 
 SERVER = Path(__file__).parents[1] / "mcp_server.py"
 Make = Callable[..., McpServers]
@@ -87,7 +92,7 @@ async def test_a_good_server_is_listed_and_called(make: Make) -> None:
     one = await run(servers, " mcp  good ")
     explained = await run(servers, "mcp good.echo")
     called = await run(servers, 'mcp good.echo {"text": "a\\u00e9 | b", "times": 2}')
-    quoted = await run(servers, "mcp good.dotted.name '{\n \"text\": \"x\"}'")
+    quoted = await run(servers, 'mcp good.dotted.name \'{\n "text": "x"}\'')
 
     assert "good.echo {text, times?}  Says it again.\n" in listed.text and "other.sleep {}" in listed.text
     assert "Second line" not in listed.text and "other." not in one.text and "good.sleep" in one.text
@@ -302,7 +307,34 @@ def test_servers_end_with_a_gpubox_that_is_killed(how: str, marker: str, tmp_pat
     assert_gone(marker)
 
 
+async def test_the_chat_calls_a_tool_after_the_owners_yes(paths: Paths, marker: str) -> None:
+    questions, answers = list[Question](), [Answer(False, "not this"), Answer(True)]
 
+    async def ask_owner(question: Question) -> Answer:
+        questions.append(question)
+        return answers.pop(0)
+
+    command = 'mcp good.echo {"text": "x"}'
+    plays = [says(calls=[call("run", json.dumps({"command": each}))]) for each in (command, "mcp", command)]
+    async with ScriptedServer(*plays, says("Done.")) as server:
+
+        async def find() -> ServerEndpoint:
+            return ServerEndpoint(server.url, profile_name="coder", launch_id="a")
+
+        chat = Chat(paths, Config(mcp={"good": settings("good", marker)}), find=find, ask=ask_owner)
+        try:
+            async with asyncio.timeout(60), aclosing(chat.send("Do it.")) as events:
+                outputs = [event.output async for event in events if isinstance(event, ToolFinished)]
+            assert alive(marker)
+        finally:
+            await chat.close()
+
+    assert [question.text for question in questions] == ['Call good.echo outside the sandbox with {"text": "x"}'] * 2
+    assert "not this" in outputs[0].text and "good.echo {text, times?}" in outputs[1].text
+    assert (outputs[2].text, outputs[2].isolation) == ("x", "")
+    (run_tool,) = (each["function"] for each in server.bodies[0]["tools"] if each["function"]["name"] == "run")
+    assert mcp.PROMPT in run_tool["description"]
+    assert_gone(marker)
 
 
 def test_servers_in_the_config(paths: Paths, own_home: Path) -> None:
@@ -314,11 +346,14 @@ def test_servers_in_the_config(paths: Paths, own_home: Path) -> None:
     assert load_config(paths).mcp == {"my-files": McpServer(("npx", "-y", "server"), {"A": "b"}, own_home / "x", False)}
 
     for text, problem in (
-        ("[mcp.x]\n", "[mcp.x] command is missing"), ("[mcp.x]\ncommand = []\n", "command is empty"),
-        ('[mcp."../x"]\ncommand = ["a"]\n', "needs a name of letters"), ('[mcp."a.b"]\ncommand = ["a"]\n', "needs a name"),
-        ('[mcp.x]\ncommand = ["a"]\nurl = "b"\n', "[mcp.x] url is not a known key"), ("[mcp]\nx = 1\n", "must be a table"),
+        ("[mcp.x]\n", "[mcp.x] command is missing"),
+        ("[mcp.x]\ncommand = []\n", "command is empty"),
+        ('[mcp."../x"]\ncommand = ["a"]\n', "needs a name of letters"),
+        ('[mcp."a.b"]\ncommand = ["a"]\n', "needs a name of letters"),
+        ('[mcp.x]\ncommand = ["a"]\nurl = "b"\n', "[mcp.x] url is not a known key"),
+        ("[mcp]\nx = 1\n", "must be a table"),
         ('[mcp.x]\ncommand = "npx"\n', "must be a list of strings"),
-    ):  # fmt: skip
+    ):
         paths.config_file.write_text(text)
         with pytest.raises(UsageError) as caught:
             load_config(paths)

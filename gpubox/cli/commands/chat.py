@@ -41,7 +41,7 @@ class ChatGroup(Verbs):
               help="Allow file changes: ask (each time), workspace (always in the workspace) or never. "
               "[default: ask]")  # fmt: skip
 @click.option("--max-rounds", "rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
-              help="Allow N requests to the model in each turn. [default: 5]")  # fmt: skip
+              help="Ask to go on after N requests to the model. [default: 30]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=PlainHelpOption,
               help="Allow N tokens per answer, thinking included.")  # fmt: skip
 @click.option("--tools/--no-tools", default=None, help="Let the model run code and change files. [default: --tools]")

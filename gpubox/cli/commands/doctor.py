@@ -76,7 +76,6 @@ def run_checks(context: Context) -> Iterator[Finding]:
     if context.config.notify.addresses:
         yield _notifications(context)
     yield from _mcp(context)
-    yield from _quarantine()
     yield from _folders(context)
     yield from _servers(context)
 
@@ -185,16 +184,6 @@ def _mcp(context: Context) -> Iterator[Finding]:
             yield Finding("mcp", "warn", tools.message, tools.hint or f"Correct [mcp.{name}] in config.toml.")
         else:
             yield Finding("mcp", "ok", f"{name}: {sanitize_line(', '.join(tools)) or 'no tools'}")
-
-
-def _quarantine() -> Iterator[Finding]:
-    from gpubox.sandbox.quarantine import default_quarantine_folder
-
-    folder = default_quarantine_folder()
-    lists = sorted(folder.glob("*/from.txt"))
-    if lists:
-        text = f"a program wrote files that your tools would have run ({len(lists)} times); they are now in {folder}"
-        yield Finding("sandbox", "warn", text, f"{lists[-1]} lists the last ones. You may delete the folder.")
 
 
 def _folders(context: Context) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tools import Question
 from gpubox.sanitize import sanitize_line
 from gpubox.tui import dialogs
 from gpubox.tui.chat.turn_parts import diff_lines
@@ -40,13 +40,13 @@ class ApprovalPane(TitledPane):
     def __init__(self) -> None:
         super().__init__()
         self.border_subtitle = UNFOCUSED
-        self.pending: list[tuple[ToolCall, str, str, asyncio.Future[str]]] = []
-        """Tool call, diff, folder and the future answer."""
+        self.pending: list[tuple[Question, str, asyncio.Future[str]]] = []
+        """Question, folder and the future answer."""
 
-    async def ask(self, call: ToolCall, diff: str, folder: str) -> str:
-        """Asks whether ``call`` may write into ``folder``; returns the answer: ``yes``, ``all`` or ``no``."""
+    async def ask(self, question: Question, folder: str) -> str:
+        """Asks whether a call may write into ``folder``; returns the answer: ``yes``, ``all`` or ``no``."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.pending.append((call, diff, folder, answer))
+        self.pending.append((question, folder, answer))
         if not self.screen.is_current:
             app: Any = self.app
             app.say("The chat asks whether a file may be written: c shows it.")
@@ -84,9 +84,10 @@ class ApprovalPane(TitledPane):
             self.action_leave()
         self.display = bool(self.pending)
         if self.pending:
-            call, diff, folder, _ = self.pending[0]
-            path = sanitize_line(" ".join(str(call.arguments.get("path", "")).split()))[:60]
-            name = f"May it write?  {sanitize_line(call.name)[:40]} {path}".rstrip()
+            question, folder, _ = self.pending[0]
+            call, diff = question.call, question.text
+            path = sanitize_line(" ".join(str(call.arguments.get("path", "") if call else "").split()))[:60]
+            name = f"May it write?  {sanitize_line(call.name if call else '')[:40]} {path}".rstrip()
             self.put(f"{name}  {_change_counts(diff)}".rstrip(),
                      lambda width: [*wrap_text(f"in {folder}", width, "bold"), *diff_lines(diff, width)])  # fmt: skip
             self.refresh(layout=True)

@@ -32,7 +32,7 @@ from gpubox.tui.widgets.lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
-    from gpubox.agent.tools import ToolCall
+    from gpubox.agent.tools import Answer, Question
     from gpubox.sandbox.policy import Confinement
     from gpubox.telemetry.snapshot import Snapshot, Throughput
     from gpubox.tui.chat.chats import Chats
@@ -380,12 +380,14 @@ class ChatScreen(OtherScreen):
             self.editing = not self.no_server
             self.ask(turns[-1].prompt)
 
-    async def approve(self, call: ToolCall, diff: str) -> bool:
-        """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
-        answer = await self.approvals.ask(call, diff, self.settings.workdir)
+    async def answer(self, question: Question) -> Answer:
+        """Asks the owner. ``all`` allows every later write in the workspace too."""
+        from gpubox.agent.tools import Answer
+
+        answer = await self.approvals.ask(question, self.settings.workdir)
         if answer == "all" and self.chat:
             await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))
-        return answer != "no"
+        return Answer(answer != "no")
 
     # -- chats ----------------------------------------------------------------------------------------
 
@@ -397,7 +399,7 @@ class ChatScreen(OtherScreen):
             self._change(lambda: self._open(name))
 
     async def _open(self, name: str) -> None:
-        chat = await self.chats.open(name, self.approve)
+        chat = await self.chats.open(name, self.answer)
         await self.close()
         self.chat, self.new_settings = chat, chat.settings
         self._show_turns([stored_turn_view(turn) for turn in chat.log.path()])
@@ -493,7 +495,7 @@ class ChatScreen(OtherScreen):
     async def change_settings(self, settings: ChatSettings) -> None:
         """Applies from the next turn on. Raises GpuboxError if the workspace cannot be used."""
         if self.chat is None:
-            self.chat = await self.chats.open("", self.approve)
+            self.chat = await self.chats.open("", self.answer)
         self.chat.change_settings(settings)
         self.new_settings = self.chat.settings
         self.draw_lines()

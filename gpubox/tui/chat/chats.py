@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.chat_files import ChatSummary, SearchHit
     from gpubox.agent.endpoint import ServerEndpoint
-    from gpubox.agent.tools import Approve
+    from gpubox.agent.tools import AskOwner
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
@@ -53,8 +53,8 @@ class Chats:
             if chat.name in excerpts or text.casefold() in chat.name.casefold()
         ]
 
-    async def open(self, name: str, approve: Approve) -> Chat:
-        """Opens chat ``name``; empty: a new one. ``approve`` asks the user to allow a tool call."""
+    async def open(self, name: str, ask: AskOwner) -> Chat:
+        """Opens chat ``name``; empty: a new one. ``ask`` asks the owner."""
         await run_in_thread(_import_agent)
         from gpubox.agent.chat import Chat
         from gpubox.agent.endpoint import find_endpoint
@@ -64,7 +64,7 @@ class Chats:
                 raise GpuboxError(READ_ONLY)
             return await find_endpoint(self.paths, self.config, url=self.url)
 
-        return Chat(self.paths, self.config, name, find=find, approve=approve)
+        return Chat(self.paths, self.config, name, find=find, ask=ask)
 
     async def free_name(self, text: str) -> str:
         """A chat name made from ``text`` that is not in use."""

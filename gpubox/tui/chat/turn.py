@@ -122,11 +122,11 @@ class TurnView:
                     last.drop_code(call.code)
                 self._tool_call(call).state = "runs"
                 progress.phase, progress.tool, progress.stretch_started_at = "runs", call.name, None
-            case e.ApprovalRequested(call, diff):
-                part = self._tool_call(call)
-                part.state, part.diff = "waits for you", diff
+            case e.QuestionAsked(question) if question.call:
+                part = self._tool_call(question.call)
+                part.state, part.diff = "waits for you", question.text
                 part.changed()
-                progress.phase, progress.tool = "waits", call.name
+                progress.phase, progress.tool = "waits", question.call.name
             case e.ToolFinished(call, output):
                 part = self._tool_call(call)
                 part.output = output
@@ -323,7 +323,7 @@ class TurnRunner:
                         turn.answered_by = model_label(endpoint.profile_name or endpoint.model, endpoint.build)
                     turn.apply(event, self._clock())
                     self._dirty.set()
-                    if isinstance(event, e.ApprovalRequested):
+                    if isinstance(event, e.QuestionAsked):
                         self._draw()
                     if not isinstance(event, (e.TextDelta, e.ReasoningDelta)):
                         await asyncio.sleep(0)

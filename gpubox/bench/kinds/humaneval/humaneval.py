@@ -242,7 +242,7 @@ async def ask_chat(
 async def ask_agentic(
     target_server: TargetServer, item: str, problem: Problem, options: HumanEvalOptions, sandbox: Sandbox
 ) -> Mapping[str, Any]:
-    """One turn of the agent loop with the tool ``code_execution``.
+    """One turn of the agent loop with the tool ``run``.
 
     Returns its settings and its events without the streamed deltas; the messages among them are the exact requests.
     Raises GpuboxError if the server is at fault.
@@ -250,8 +250,8 @@ async def ask_agentic(
     from gpubox.agent import events
     from gpubox.agent.conversation import Conversation
     from gpubox.agent.loop import AgentLoop
+    from gpubox.agent.run_tools import Programs, RunTool
     from gpubox.agent.settings import AgentSettings
-    from gpubox.agent.tool_runner import CodeExecution
 
     tokens = options.reply_tokens("agentic")
     settings = AgentSettings(
@@ -265,7 +265,7 @@ async def ask_agentic(
         sampling=options.effective_sampling,
         system_prompt=SYSTEM_PROMPT,
     )
-    tool = CodeExecution(sandbox, Policy(wall_seconds=15.0, cpu_seconds=10))
+    tool = RunTool(Programs(sandbox, policy=Policy(wall_seconds=15.0, cpu_seconds=10)))
     conversation = Conversation([events.Message("user", AGENT_PROMPT.format(problem.prompt.rstrip("\n")))])
     stored = [events.event_values(events.MessageAdded(conversation.messages[0]))]
     not_stored = (events.ReasoningDelta, events.TextDelta, events.PrefillProgress, events.GenerationStats)

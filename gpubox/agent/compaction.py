@@ -1,0 +1,155 @@
+"""Makes a long conversation short: the model sums it up, and only its last turns stay.
+
+The summary is asked for in the live conversation, so that only the request for it is read. Then the middle is cut out:
+what is fixed stays, the last turns, the request and the summary. All of that is in the server's cache, though at other
+places: ``n_cache_reuse`` has llama-server move it, where the model allows that, instead of reading it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpubox.agent.completion import CHARACTERS_PER_TOKEN, CompletionRequester, open_requester
+from gpubox.agent.conversation import Conversation
+from gpubox.agent.events import Compacted, Emit, Message, Notice, RoundTiming
+from gpubox.agent.reply_text import without_repetition
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.timing import TurnTimings
+from gpubox.agent.tools import Tool
+from gpubox.errors import GpuboxError
+from gpubox.server.client import LlamaClient
+from gpubox.server.stream import StreamError
+
+COMPACT_AT = 0.7
+"""Share of the context at which a turn's end compacts: a turn of some rounds needs the rest, and in the middle of a
+turn the owner would wait for it."""
+KEPT_SHARE = 1 / 8
+"""Share of the context that the last turns may keep."""
+SUMMARY_SHARE = 1 / 16
+MAX_SUMMARY_TOKENS = 1024
+WORTH_SHARE = 1 / 8
+"""Share of the context that must become free: less is not worth a summary."""
+UNKNOWN_CONTEXT_TOKENS = 8192
+SUMMARY_REQUEST = (
+    "The conversation gets too long. All before this message will be forgotten, but for the newest part. Write in at "
+    "most {words} words what is needed to go on: the task, what was decided, what you found out, which files and "
+    "functions you changed, what is left to do. Only that text, no call and no code."
+)
+GO_ON = "Go on."
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCost:
+    """What a compaction costs, estimated."""
+
+    read_tokens: int
+    """At most so many are read again; none but the request where the server can move its cache."""
+    seconds: float | None
+    """``None``: it is not known how fast the server reads."""
+    freed_tokens: int
+
+
+def compaction_cost(
+    conversation: Conversation, context_tokens: int | None, pp_tokens_per_second: float | None
+) -> CompactionCost:
+    """The cost of a compaction now."""
+    context = context_tokens or UNKNOWN_CONTEXT_TOKENS
+    start = _kept_from(conversation.messages, context)
+    read = _tokens(conversation.messages[start:]) + _summary_tokens(context)
+    seconds = read / pp_tokens_per_second if pp_tokens_per_second else None
+    return CompactionCost(read, seconds, _tokens(_droppable(conversation.messages, start)))
+
+
+def wants_compaction(conversation: Conversation, context_tokens: int | None) -> bool:
+    """Whether the end of a turn is the time to compact."""
+    context = context_tokens or 0
+    return conversation.server_cache_tokens > COMPACT_AT * context > 0 and _is_worth_it(conversation, context)
+
+
+async def compact(
+    conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient, emit: Emit,
+    clock: Callable[[], float],
+) -> Compacted:  # fmt: skip
+    """Compacts between two turns; the event is emitted as well. Raises GpuboxError: then nothing has changed."""
+    requester = await open_requester(client, conversation, settings, tools, emit, TurnTimings(conversation, clock))
+    context = requester.context_tokens or UNKNOWN_CONTEXT_TOKENS
+    if not _droppable(conversation.messages, _kept_from(conversation.messages, context)):
+        raise GpuboxError("The conversation is short: there is nothing to compact.")
+    event = await sum_up(requester)
+    if event is None:
+        raise GpuboxError("The model gave no summary.", "Try again, or go on: nothing has changed.")
+    return event
+
+
+async def read_ahead(
+    conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient,
+    clock: Callable[[], float],
+) -> RoundTiming:  # fmt: skip
+    """Has the server read the prompt that the next question will continue. It may be cancelled at any time."""
+    requester = await open_requester(
+        client, conversation, settings, tools, lambda _: None, TurnTimings(conversation, clock)
+    )
+    return await requester.read_ahead()
+
+
+async def compact_in_turn(requester: CompletionRequester, max_tokens: int, question: Message | None) -> None:
+    """Compacts in the middle of a turn if the context is nearly full. ``question`` stays, and the model goes on."""
+    context = requester.context_tokens
+    if not context or not requester.nearly_full(max_tokens) or not _is_worth_it(requester.conversation, context):
+        return
+    with contextlib.suppress(StreamError):  # the next request tells what is wrong, and makes room in another way
+        if await sum_up(requester, question):
+            requester.emit(requester.conversation.add(Message("user", GO_ON)))
+            await requester.read_ahead()
+
+
+async def sum_up(requester: CompletionRequester, question: Message | None = None) -> Compacted | None:
+    """Asks for the summary and cuts the conversation. ``None``: the model gave none, and nothing has changed."""
+    conversation, context = requester.conversation, requester.context_tokens or UNKNOWN_CONTEXT_TOKENS
+    start = _kept_from(conversation.messages, context)
+    limit = _summary_tokens(context)
+    request = SUMMARY_REQUEST.format(words=limit // 2)
+    reply = await requester.ask_aside(request, limit)
+    timing = requester.timings.end_round(reply.measurements)
+    summary = without_repetition(reply.visible).strip() if reply.repetitive else reply.visible.strip()
+    if not summary:
+        return None
+    freed = _tokens(_droppable(conversation.messages, start))
+    question_at = next((i for i, message in enumerate(conversation.messages) if message is question), None)
+    event = Compacted(summary, start, request, question_at, timing)
+    conversation.apply(event)
+    requester.emit(event)
+    requester.emit(Notice("compacted", f"The conversation was summed up: about {freed:,} tokens are free again."))
+    return event
+
+
+def _summary_tokens(context_tokens: int) -> int:
+    return max(64, min(int(context_tokens * SUMMARY_SHARE), MAX_SUMMARY_TOKENS))
+
+
+def _kept_from(messages: Sequence[Message], context_tokens: int) -> int:
+    """Where the last whole turns begin that fit; in the middle of a turn, the last whole rounds."""
+    in_turn = bool(messages) and messages[-1].role == "tool"
+    start, tokens = len(messages), 0
+    for index in range(len(messages) - 1, -1, -1):
+        tokens += _tokens(messages[index : index + 1])
+        if tokens > KEPT_SHARE * context_tokens or messages[index].fixed:
+            break
+        if messages[index].role == "user" or (in_turn and messages[index].role == "assistant"):
+            start = index
+    return start
+
+
+def _droppable(messages: Sequence[Message], start: int) -> list[Message]:
+    return [message for message in messages[:start] if not message.fixed]
+
+
+def _is_worth_it(conversation: Conversation, context_tokens: int) -> bool:
+    dropped = _droppable(conversation.messages, _kept_from(conversation.messages, context_tokens))
+    return _tokens(dropped) >= WORTH_SHARE * context_tokens
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum(message.characters for message in messages) // CHARACTERS_PER_TOKEN

@@ -1,0 +1,107 @@
+"""Commits what the owner took, with his own git, outside the sandbox and only after his yes; and the message for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubox.agent.conversation import Conversation
+from gpubox.agent.events import Message, TurnFailed, TurnFinished
+from gpubox.agent.loop import AgentLoop
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
+from gpubox.errors import GpuboxError
+from gpubox.server.client import LlamaClient
+
+_SECONDS = 600
+"""The owner's hooks may test everything."""
+_DIFF_CHARACTERS = 6000
+_ASK = (
+    "Write the message of a git commit of these changes: a subject of at most 70 characters and, if needed, an empty "
+    "line and a few lines that say why. Answer with the message alone; call no tool.\n\n"
+)
+
+
+class _Described:
+    """A tool as the prompt describes it, so that the server finds its cached prefix. It does nothing."""
+
+    parallel_safe = False
+    max_characters = 0
+
+    def __init__(self, tool: Tool) -> None:
+        self.name, self.description = tool.name, tool.description
+        self.parameters: dict[str, Any] = tool.parameters
+
+    def question(self, call: ToolCall) -> Question | None:
+        """None."""
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        """Refuses."""
+        return ToolOutput("Not now.", ok=False, ended_by="refused")
+
+
+async def propose_message(
+    conversation: Conversation,
+    diffs: Mapping[str, str],
+    settings: AgentSettings,
+    tools: Sequence[Tool],
+    client: LlamaClient,
+) -> str:
+    """The model's message for a commit of ``diffs``. The chat does not keep the question. Raises GpuboxError."""
+    conversation.add(Message("user", _ASK + "".join(diffs.values())[:_DIFF_CHARACTERS]))
+    settings = msgspec.structs.replace(settings, rounds=1, max_tokens=300, thinking=False)
+    async with aclosing(AgentLoop().run(conversation, settings, [*map(_Described, tools)], client)) as events:
+        async for event in events:
+            if isinstance(event, TurnFailed):
+                raise GpuboxError(event.message, event.hint)
+            if isinstance(event, TurnFinished) and (text := event.text.strip().strip("`").strip()):
+                return text
+    raise GpuboxError("The model proposed no message.", "Write one.")
+
+
+def commit_paths(root: Path, paths: Sequence[str], message: str) -> str:
+    """Commits ``paths`` as they are in the folder ``root``, nothing else, and returns what git printed.
+
+    Paths that git ignores are left out. Raises GpuboxError with git's own words.
+    """
+    named = {f"./{path}": path for path in paths}  # so that none is taken for a pattern
+    ignored = set(_git(root, ["check-ignore", "-z", "--stdin"], list(named), ok=(0, 1)).split("\0"))
+    wanted = [path for name, path in named.items() if name not in ignored]
+    if not wanted:
+        raise GpuboxError("There is nothing to commit: git ignores what was taken.")
+    from_stdin = ["--pathspec-from-file=-", "--pathspec-file-nul"]
+    _git(root, ["--literal-pathspecs", "add", *from_stdin], wanted)
+    return _git(root, ["--literal-pathspecs", "commit", "--only", f"--message={message}", *from_stdin], wanted).strip()
+
+
+def _git(root: Path, arguments: Sequence[str], paths: Sequence[str], ok: Sequence[int] = (0,)) -> str:
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true"}
+    listed = b"\0".join(os.fsencode(path) for path in paths)
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=root,
+            env=environment,
+            input=listed,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise GpuboxError("git is not installed.", "Install it, or commit by yourself.") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GpuboxError(f"git {_verb(arguments)} did not end well: {error}.") from None
+    if done.returncode not in ok:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise GpuboxError(f"git {_verb(arguments)} failed: {said[:2000]}")
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    return next(argument for argument in arguments if not argument.startswith("-"))

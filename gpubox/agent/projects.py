@@ -1,0 +1,151 @@
+"""What the owner has said about his projects: whether a folder may be a workspace, and what tests it. Blocking.
+
+And what a project says of itself: AGENTS.md, and the files from which its test command can be told.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubox.agent.workspace import Workspace, decode_text
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.storage import DECODE_ERRORS, private_folder, read_bytes, read_json, unwritable, write_atomically
+
+RULES = ("AGENTS.md", "CLAUDE.md")
+"""The first one that is there."""
+MAX_RULES_CHARACTERS = 8000
+"""About 2,000 tokens."""
+_NPM_DEFAULT = "no test specified"
+
+
+class Project(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One workspace."""
+
+    allowed: bool | None = None
+    """Whether gpubox, started in this folder, uses it as workspace; ``None``: the owner was not asked yet."""
+    test_command: str = ""
+    """A shell command line that the owner has confirmed; empty: none."""
+
+
+def load_project(paths: Paths, root: Path) -> Project:
+    """What is known of the workspace ``root``. A file that cannot be read says nothing."""
+    return _load(paths).get(str(root), Project())
+
+
+def save_project(paths: Paths, root: Path, project: Project) -> None:
+    """Remembers it. Raises GpuboxError if the file cannot be written."""
+    try:
+        private_folder(paths.projects.parent)
+        write_atomically(paths.projects, msgspec.json.encode({**_load(paths), str(root): project}))
+    except OSError as error:
+        raise unwritable(paths.projects, error) from None
+
+
+def _load(paths: Paths) -> dict[str, Project]:
+    try:
+        return msgspec.json.decode(read_bytes(paths.projects, 2**22), type=dict[str, Project])
+    except (OSError, *DECODE_ERRORS):
+        return {}
+
+
+class ProjectTests:
+    """The test command of one workspace."""
+
+    def __init__(self, paths: Paths, workspace: Workspace) -> None:
+        self._paths, self._workspace = paths, workspace
+
+    @property
+    def command(self) -> str:
+        """What the owner has confirmed; empty: nothing."""
+        return load_project(self._paths, self._workspace.root).test_command
+
+    def find(self) -> str:
+        """The command that the project's files point to, for the owner to confirm; empty: they point to none."""
+        return find_test_command(self._workspace)
+
+    def confirm(self, command: str) -> None:
+        """The owner has confirmed it; empty: there is none. Raises GpuboxError if that cannot be remembered."""
+        project = load_project(self._paths, self._workspace.root)
+        save_project(self._paths, self._workspace.root, msgspec.structs.replace(project, test_command=command))
+
+
+def find_test_command(workspace: Workspace) -> str:
+    """What the files in the root of the workspace say; empty: nothing."""
+    python = _text(workspace, "pyproject.toml") + _text(workspace, "setup.cfg") + _text(workspace, "tox.ini")
+    names = _names(workspace)
+    tests = sorted(name for name in names if re.fullmatch(r"test_\w+\.py|tests?", name))
+    if python or names & {"setup.py", "pytest.ini", "conftest.py"} or tests:
+        folder = next((name for name in (".venv", "venv") if name in names), "")
+        program = f"{folder}/bin/python" if folder else "python3"
+        wanted = "pytest" in python or names & {"pytest.ini", "conftest.py"} or _uses_pytest(workspace, tests)
+        if wanted:
+            return f"{program} -m pytest -q -p no:cacheprovider"
+        if tests:
+            return f"{program} -m unittest"
+    scripts = _object(_object(_parsed(_text(workspace, "package.json"))).get("scripts"))
+    if isinstance(script := scripts.get("test"), str) and _NPM_DEFAULT not in script:
+        return "npm test --silent"
+    if "Cargo.toml" in names:
+        return "cargo test --offline"
+    if "go.mod" in names:
+        return "go test ./..."
+    make = next((_text(workspace, name) for name in ("Makefile", "makefile", "GNUmakefile") if name in names), "")
+    target = re.search(r"^(test|check)\s*:(?!=)", make, re.M)
+    return f"make {target[1]}" if target else ""
+
+
+def _uses_pytest(workspace: Workspace, tests: list[str]) -> bool:
+    """Whether a test file imports pytest, or has functions that only pytest runs."""
+    files = [name for name in tests if name.endswith(".py")]
+    for folder in (name for name in tests if not name.endswith(".py")):
+        files += [
+            f"{folder}/{name}" for name in sorted(_names(workspace, folder)) if re.fullmatch(r"test_\w+\.py", name)
+        ]
+    return any(
+        re.search(r"^(import pytest|from pytest|def test_)", _text(workspace, name), re.M) for name in files[:20]
+    )
+
+
+def project_rules(workspace: Workspace) -> tuple[str, str]:
+    """``(name, text)`` of the project's AGENTS.md, else CLAUDE.md, cut after a line; empty texts: there is none."""
+    for name in RULES:
+        text = _text(workspace, name).strip()
+        if not text:
+            continue
+        if len(text) > MAX_RULES_CHARACTERS:
+            text = text[:MAX_RULES_CHARACTERS]
+            text = text[: text.rfind("\n") + 1 or None] + f"(the rest is left out: read {name})"
+        return name, text
+    return "", ""
+
+
+def _text(workspace: Workspace, path: str) -> str:
+    """Empty if there is no such file, or it is a link."""
+    try:
+        return decode_text(workspace.read(workspace.parts(path)))[0].encode(errors="replace").decode()
+    except GpuboxError:
+        return ""
+
+
+def _names(workspace: Workspace, path: str = "") -> set[str]:
+    try:
+        with workspace.folder(workspace.parts(path)) as folder:
+            return {item.name for item in folder.items()}
+    except (GpuboxError, OSError):
+        return set()
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return read_json(text)
+    except ValueError:
+        return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

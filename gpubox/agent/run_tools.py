@@ -1,0 +1,212 @@
+"""Tools that run programs over the layers of a workspace: ``run``, ``search``, ``test``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpubox.agent.file_tools import SKIPPED_FOLDERS
+from gpubox.agent.mcp import PROMPT, McpServers
+from gpubox.agent.projects import ProjectTests
+from gpubox.agent.settings import AgentSettings
+from gpubox.agent.test_output import around_failures
+from gpubox.agent.tools import RUN_TOOL, Question, ToolCall, ToolOutput
+from gpubox.agent.workspace import Workspace
+from gpubox.concurrency import run_in_thread
+from gpubox.errors import GpuboxError
+from gpubox.sandbox.policy import Outcome, Policy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.steps import now_ns
+
+RUN_SECONDS, TEST_SECONDS, MAX_SECONDS = 60, 300, 3600
+SEARCH_SECONDS = 20.0
+MAX_MATCHES = 100
+_STATUS_CHARACTERS = 300
+"""Of an output that is left for how the program ended."""
+
+
+class Programs:
+    """Runs programs over a workspace; without one, each in an empty folder that is removed afterwards."""
+
+    def __init__(self, sandbox: Sandbox, workspace: Workspace | None = None, policy: Policy | None = None) -> None:
+        """``policy``: of each run without a workspace."""
+        self._sandbox, self.workspace, self._policy = sandbox, workspace, policy
+
+    async def run(
+        self,
+        program: str,
+        *,
+        seconds: float,
+        shell: bool = False,
+        network: bool = False,
+        stdin: bytes = b"",
+        writes: bool = True,
+    ) -> Outcome:
+        """``writes``: whether it may change files. Raises GpuboxError if this machine cannot confine it."""
+        workspace, seconds = self.workspace, min(max(1.0, seconds), MAX_SECONDS)
+        if workspace is None:
+            return await self._sandbox.run(program, self._policy or Policy(), stdin=stdin, shell=shell)
+        layers = await run_in_thread(workspace.layers)
+        policy = Policy.for_commands(workspace.root, layers, seconds=seconds, network=network)
+        began_ns = now_ns()
+        outcome = await self._sandbox.run(program, policy, stdin=stdin, shell=shell)
+        if not writes:
+            return outcome
+        return replace(outcome, files_changed=await run_in_thread(workspace.note_changes, began_ns))
+
+
+class RunTool:
+    """Runs a command line, or a Python program in a fresh interpreter."""
+
+    name = RUN_TOOL
+    description = (
+        "Run a bash command line, or a Python 3 program, in a sandbox without network. Each run is a new process in "
+        "the workspace; files stay. To rename a folder of the project, copy and remove it."
+    )
+    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
+        "type": "object",
+        "properties": {
+            "command": {"type": "string"},
+            "code": {"type": "string", "description": "A Python program instead."},
+            "seconds": {"type": "integer", "description": f"Its time limit. Default: {RUN_SECONDS}"},
+            "network": {"type": "boolean", "description": "Ask the owner for the network, for this run."},
+        },
+        "required": [],
+    }
+    max_characters = AgentSettings().max_output_characters
+
+    def __init__(self, programs: Programs, servers: McpServers | None = None) -> None:
+        """``servers``: whose tools the command ``mcp`` lists and calls."""
+        self._programs, self._servers = programs, servers
+        self.parallel_safe = programs.workspace is None
+        if servers:
+            self.description = f"{RunTool.description} {PROMPT}"
+
+    def question(self, call: ToolCall) -> Question | None:
+        """Whether it may use the network, or call a tool that runs outside the sandbox."""
+        if self._servers and (text := self._servers.question(call.code)):
+            return Question("network", text, call=call)
+        if call.arguments.get("network") is not True:
+            return None
+        return Question("network", f"May this run use the network?\n{call.code}", call=call)
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        """Raises GpuboxError if this machine cannot confine the program."""
+        shell = "command" in call.arguments and not call.arguments.get("code")
+        if shell and self._servers and (output := await self._servers.run(call.code)):
+            return output
+        outcome = await self._programs.run(
+            call.code,
+            seconds=_seconds(call, RUN_SECONDS),
+            shell=shell,
+            network=call.arguments.get("network") is True,
+        )
+        return tool_output(outcome, outcome.output)
+
+
+class SearchTool:
+    """Finds lines by a regular expression."""
+
+    name = "search"
+    description = "Find lines by a regular expression. Case counts only if it has capitals."
+    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string"},
+            "path": {"type": "string"},
+            "glob": {"type": "string", "description": "Only such files: *.py"},
+        },
+        "required": ["pattern"],
+    }
+    parallel_safe = True
+    max_characters = AgentSettings().max_output_characters
+
+    def __init__(self, programs: Programs, workspace: Workspace) -> None:
+        self._programs, self._workspace = programs, workspace
+
+    def question(self, call: ToolCall) -> Question | None:
+        """None: it only reads."""
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        """Raises GpuboxError if this machine cannot confine the search."""
+        pattern, path, glob = (call.arguments.get(key, "") for key in ("pattern", "path", "glob"))
+        if not (isinstance(pattern, str) and isinstance(path, str) and isinstance(glob, str)) or not pattern:
+            raise GpuboxError("search needs 'pattern', a regular expression; 'path' and 'glob' are strings, too.")
+        names = self._workspace.parts(path)
+        want = {"pattern": pattern, "path": "/".join(names) or ".", "glob": glob, "most": MAX_MATCHES,
+                "skipped": SKIPPED_FOLDERS}  # fmt: skip
+        program = await run_in_thread(Path(__file__).with_name("search_program.py").read_text)
+        stdin = json.dumps(want).encode()
+        outcome = await self._programs.run(program, seconds=SEARCH_SECONDS, stdin=stdin, writes=False)
+        return tool_output(outcome, outcome.output)
+
+
+class TestTool:
+    """Runs the project's tests, once the owner has confirmed by which command."""
+
+    __test__ = False  # pytest must not take it for a test
+    name = "test"
+    description = "Run the project's tests. Long output is cut around the failures."
+    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
+        "type": "object",
+        "properties": {"arguments": {"type": "string", "description": "Added to the command, such as a file."}},
+        "required": [],
+    }
+    parallel_safe = False
+    max_characters = AgentSettings().max_output_characters
+
+    def __init__(self, programs: Programs, tests: ProjectTests) -> None:
+        self._programs, self._tests = programs, tests
+        self._asked = ""
+
+    def question(self, call: ToolCall) -> Question | None:
+        """Whether what was found is the test command; each project is asked once."""
+        self._asked = "" if self._tests.command else self._tests.find()
+        if not self._asked:
+            return None
+        return Question("test", f"Is this the command that tests the project?\n{self._asked}", call=call)
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        """Raises GpuboxError if this machine cannot confine the tests."""
+        if self._asked:
+            await run_in_thread(self._tests.confirm, self._asked)
+        if not self._tests.command:
+            raise GpuboxError("No test command is known here.", "Use run.")
+        more = call.arguments.get("arguments", "")
+        return await self.run_command(f"{self._tests.command} {more if isinstance(more, str) else ''}".strip())
+
+    async def run_command(self, command: str) -> ToolOutput:
+        """Runs the tests by ``command``."""
+        outcome = await self._programs.run(command, seconds=TEST_SECONDS, shell=True)
+        return tool_output(outcome, around_failures(outcome.output, self.max_characters - _STATUS_CHARACTERS))
+
+
+def tool_output(outcome: Outcome, output: str) -> ToolOutput:
+    """What the model reads: ``output``, then how the program ended and which files it changed."""
+    parts = [output.rstrip("\n")] if output.strip() else []
+    if outcome.ended_by:
+        parts.append(f"[ended: {outcome.why or 'stopped by the owner'}]")
+    elif outcome.signal:
+        parts.append(f"[killed by {outcome.signal}]")
+    elif outcome.exit_code:
+        parts.append(f"[exit code {outcome.exit_code}]")
+    elif not parts:
+        parts.append("[the program printed nothing]")
+    parts += [f"[{note}]" for note in outcome.about_workspace]
+    return ToolOutput(
+        "\n".join(parts),
+        ok=outcome.ok,
+        seconds=outcome.seconds,
+        exit_code=outcome.exit_code,
+        ended_by=outcome.ended_by,
+        isolation=outcome.isolation,
+        files_changed=outcome.files_changed,
+        dropped_bytes=outcome.dropped_bytes,
+    )
+
+
+def _seconds(call: ToolCall, default: float) -> float:
+    value = call.arguments.get("seconds", default)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default

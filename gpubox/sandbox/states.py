@@ -1,0 +1,228 @@
+"""What a path of a workspace is, so that it is known again; and what a layer holds. Everything by descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpubox.sandbox.layers import OPEN_FILE, Item, Names, View, is_opaque
+
+MAX_DEPTH = 128
+"""What lies in folders nested deeper than this is neither shown nor taken."""
+_MAX_DIGEST_BYTES = 256 << 20
+"""Read after a run to know later whether the owner's files are what they were; of others the stamp must be the same."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a path was: enough to know it again, byte for byte."""
+
+    kind: Literal["file", "link", "folder", "other", "late"]
+    """``other``: a pipe, socket or device. ``late``: the owner changed it while the program ran that changed it."""
+    mode: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+    stamp: tuple[int, int, int] = (0, 0, 0)
+    """Device, inode, ctime (ns): with the same one it was not touched."""
+    digest: str = ""
+    """Of a file's content; empty: it was not read."""
+    target: str = ""
+    """Of a link."""
+
+
+Bases = dict[str, State | None]
+"""What the workspace had under each name of a layer; ``None``: nothing."""
+
+
+def names_of(path: str) -> Names:
+    """The names of a path; empty for the workspace itself."""
+    return tuple(path.split("/")) if path else ()
+
+
+def state_of(folder: int, name: str, *, digest: bool = True) -> State | None:
+    """The state of ``name`` in an open folder; ``None``: there is nothing. Raises OSError."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    state = State(
+        kind_of(status),
+        stat.S_IMODE(status.st_mode),
+        status.st_size,
+        status.st_mtime_ns,
+        (status.st_dev, status.st_ino, status.st_ctime_ns),
+    )
+    if state.kind == "link":
+        return msgspec.structs.replace(state, target=os.readlink(name, dir_fd=folder))
+    if state.kind != "file" or not digest:
+        return state
+    with os.fdopen(os.open(name, OPEN_FILE, dir_fd=folder), "rb") as file:
+        return msgspec.structs.replace(state, digest=digest_of(file))
+
+
+def is_still(folder: int, name: str, known: State | None) -> bool:
+    """Whether ``name`` is what it was: the same file, or one with the same content and mode. Raises OSError."""
+    now = state_of(folder, name, digest=False)
+    if now is None or known is None or now.kind != known.kind:
+        return now is known
+    if now.kind == "folder":
+        return True
+    if now.kind == "link":
+        return now.target == known.target
+    if (now.mode, now.size) != (known.mode, known.size) or now.kind != "file":
+        return False
+    if (now.stamp, now.mtime_ns) == (known.stamp, known.mtime_ns):
+        return True
+    now = state_of(folder, name) if known.digest else None
+    return now is not None and now.digest == known.digest
+
+
+def kind_of(status: os.stat_result) -> Literal["file", "link", "folder", "other"]:
+    """The kind of a State."""
+    kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
+    return kinds.get(stat.S_IFMT(status.st_mode), "other")  # type: ignore[return-value]
+
+
+def digest_of(file: io.BufferedReader) -> str:
+    """Of what is left to read."""
+    return hashlib.file_digest(file, "blake2b").hexdigest()[:40]
+
+
+def open_file(folder: int, name: str) -> io.BufferedReader:
+    """A file of a layer for reading, whatever mode a program gave it. Raises OSError."""
+    try:
+        return os.fdopen(os.open(name, OPEN_FILE, dir_fd=folder), "rb")
+    except PermissionError:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            path, status = Path(f"/proc/self/fd/{handle}"), os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise
+            path.chmod(0o600)
+            try:
+                return path.open("rb")
+            finally:
+                path.chmod(stat.S_IMODE(status.st_mode))
+        finally:
+            os.close(handle)
+
+
+def taken_mode(status: os.stat_result) -> int:
+    """The permissions that a take gives: without setuid and setgid."""
+    return status.st_mode & (0o1777 if stat.S_ISDIR(status.st_mode) else 0o777)
+
+
+def item_status(view: View, names: Names) -> os.stat_result | None:
+    """The status of a file, link or folder of the view; ``None``: there is none that could be taken."""
+    try:
+        status = view.status(names)
+    except OSError:
+        return None
+    return status if status and stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR) else None
+
+
+def read_item(view: View, names: Names) -> bytes:
+    """The content of a file of the view. Raises OSError."""
+    with view.folder(names[:-1]) as folder:
+        item = folder.find(names[-1])
+        if item is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        with open_file(item.folder, item.name) as file:
+            return file.read()
+
+
+def walk(view: View, names: Names) -> Iterator[tuple[Names, Item]]:
+    """The files, links and folders below a folder of the view, as deep as they may be. Holds one folder open."""
+    pending = [names]
+    while pending:
+        names = pending.pop()
+        with contextlib.suppress(OSError), view.folder(names) as folder:
+            for item in list(folder.items()):
+                if item.is_folder and len(names) < MAX_DEPTH:
+                    pending.append((*names, item.name))
+                if item.is_folder or item.is_file or item.is_link:
+                    yield (*names, item.name), item
+
+
+def layer_entries(top: Path) -> Iterator[tuple[Names, os.stat_result, bool]]:
+    """Everything in one layer, and of a folder whether it hides the one below. Holds one folder open."""
+    view = View([top])
+    pending: list[Names] = [()]
+    while pending:
+        names = pending.pop()
+        entries: list[tuple[Names, os.stat_result, bool]] = []
+        with contextlib.suppress(OSError), view.folder(names) as folder:
+            here = folder.descriptors[0]
+            for name in os.listdir(here):  # noqa: PTH208 - by descriptor
+                with contextlib.suppress(FileNotFoundError):
+                    entries.append(((*names, name), os.stat(name, dir_fd=here, follow_symlinks=False), False))
+            if names:
+                entries.append((names, os.fstat(here), is_opaque(here)))
+        for inner, status, hides in entries:
+            if stat.S_ISDIR(status.st_mode) and inner != names:
+                if len(names) < MAX_DEPTH:
+                    pending.append(inner)
+            else:
+                yield inner, status, hides
+
+
+class BaseRecorder:
+    """Records what the workspace has under each name that a layer hides."""
+
+    def __init__(self, live: View, known: Bases, new: Bases, began_ns: int) -> None:
+        self._live, self._known, self._new, self._began_ns = live, known, new, began_ns
+        self._bytes = _MAX_DIGEST_BYTES
+        self._missing: set[Names] = set()
+        """Folders that the workspace lacks: nothing in them needs a look."""
+
+    def record(self, names: Names, *, hides: bool) -> None:
+        """``hides``: the layer also hides what is in the workspace's folder of this name. Raises OSError."""
+        pending = [names]
+        while pending:
+            names = pending.pop()
+            path = "/".join(names)
+            if path not in self._known and path not in self._new:
+                self._new[path] = self._state(names)
+            state = self._new.get(path, self._known.get(path))
+            if not hides or not state or state.kind != "folder" or len(names) > MAX_DEPTH:
+                continue
+            with contextlib.suppress(OSError), self._live.folder(names) as folder:
+                pending += [(*names, name) for name in os.listdir(folder.descriptors[0])]  # noqa: PTH208
+
+    def _state(self, names: Names) -> State | None:
+        if names[:-1] in self._missing:
+            self._missing.add(names)
+            return None
+        state = None
+        with contextlib.suppress(OSError), self._live.folder(names[:-1]) as folder:
+            here = folder.descriptors[0]
+            state = state_of(here, names[-1], digest=False)
+            if state and state.kind == "file" and state.size <= self._bytes:
+                self._bytes -= state.size
+                with contextlib.suppress(PermissionError):
+                    state = state_of(here, names[-1])
+        if state is None:
+            self._missing.add(names)
+        elif state.kind != "folder" and state.stamp[2] > self._began_ns:
+            return State("late")
+        return state
+
+
+def emptied_folders(removed: Collection[Names], view: View, live: View) -> set[Names]:
+    """The folders of the workspace that are gone in the view, and hold nothing but what is ``removed``."""
+    gone = set(removed)
+    above = {names[:depth] for names in removed for depth in range(1, len(names))}
+    for names in sorted(above, key=len, reverse=True):
+        if item_status(view, names) is None:
+            with contextlib.suppress(OSError), live.folder(names) as folder:
+                if all((*names, name) in gone for name in os.listdir(folder.descriptors[0])):  # noqa: PTH208
+                    gone.add(names)
+    return gone - set(removed)

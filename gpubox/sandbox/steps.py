@@ -1,0 +1,622 @@
+"""The steps of a chat over its workspace: turns with their layers, and what the owner decided; undo and redo.
+
+A folder holds ``steps.json`` and a folder for each step. A *turn* has a layer. A *decision* (a take or a drop) ends
+all layers before it: what is left open of them lies in a layer of its own, whose files are other names of theirs; what
+was taken lies in both its states (taking.py). ``in_effect`` steps are in effect, those behind it were undone. On the
+way to another number ``target`` says where to, and whoever opens the folder next goes on. Blocking; run it in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from gpubox import units
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.sandbox.changes import Change, Choice, Comparison, is_replacement, printable
+from gpubox.sandbox.layers import Names, TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.runs_by_itself import is_cache
+from gpubox.sandbox.states import (
+    BaseRecorder,
+    Bases,
+    State,
+    emptied_folders,
+    item_status,
+    layer_entries,
+    names_of,
+    walk,
+)
+from gpubox.sandbox.take_plan import Plan, composed
+from gpubox.sandbox.taking import Exchange, Put
+from gpubox.storage import lock_file, private_folder, read_bytes, read_json, write_atomically
+
+T = TypeVar("T")
+_COARSE_CLOCK = 5
+"""CLOCK_REALTIME_COARSE of linux/time.h."""
+MAX_OPEN_LAYERS = 40
+MAX_TURNS, MAX_KEPT_BYTES = 50, 4 << 30
+"""Turns that can be undone, and what their decided layers and files may hold on disk; older ones are forgotten."""
+_MAX_STEPS_BYTES = 1 << 30
+
+
+class Step(msgspec.Struct):
+    """A turn or a decision."""
+
+    number: int
+    kind: Literal["turn", "decision"]
+    turn: str
+    """Id of the turn; of a decision, of the turn before it."""
+    began_ns: int = 0
+    has_layer: bool = False
+    kept_bytes: int = 0
+
+
+class _Book(msgspec.Struct):
+    """steps.json"""
+
+    workspace: str
+    steps: list[Step] = []
+    in_effect: int = 0
+    target: int = 0
+    """Where ``in_effect`` is going."""
+    saved: bool = False
+    """Whether all is saved to take the next step on that way."""
+    origin: int = 0
+    """Where it came from, to go back to if it cannot go on."""
+    turning_back: bool = False
+    turn_is_open: bool = False
+    last_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakeResult:
+    """What a take did."""
+
+    taken: tuple[str, ...]
+    """Paths that the workspace now has, or has no more."""
+    left: tuple[Change, ...]
+    """Changes that were chosen, or all, and could not be taken: conflicts, and what needs a yes of its own."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the owner, such as a setuid bit that was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an undo or a redo did."""
+
+    turns: tuple[str, ...]
+    """Ids of the turns that were undone (the last first) or redone."""
+    files: tuple[str, ...] = ()
+    """Paths of the workspace that were put back."""
+    kept: tuple[str, ...] = ()
+    """Paths that the owner changed since, and that stay as they are."""
+
+
+class Steps:
+    """The steps of one chat over one workspace. One owner at a time: it holds a lock until ``close``."""
+
+    def __init__(self, workspace: Path, folder: Path, owner: int | None = None) -> None:
+        """Opens ``folder`` (``chats/NAME.layers``), makes it if needed, and finishes what a killed gpubox had begun.
+
+        ``owner``: the user of root's programs, who gets the layers. Raises GpuboxError.
+        """
+        self.workspace, self.folder, self.owner = workspace, folder, owner
+        self._live = View([workspace])
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._noted_ns = now_ns()
+        self._known_bases: dict[int, Bases] = {}
+        with _errors(f"The steps in {folder}"):
+            private_folder(folder)
+            lock = lock_file(folder / "lock", attempts=5)
+        if lock is None:
+            raise GpuboxError(f"Another gpubox has {folder.stem} open.", "Close it there.")
+        self._lock = lock
+        try:
+            with _errors(f"The workspace {workspace}"), self._live.folder():
+                pass
+            self._book = self._read_book()
+            self._remove_strays()
+            self._travel()
+            if self._book.turn_is_open:
+                self.note_changes(self._book.steps[-1].began_ns)
+                self.end_turn()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Releases the lock. An open turn is ended by the next ``Steps``."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    @property
+    def can_undo(self) -> str:
+        """The id of the turn that ``undo`` would undo; empty: none."""
+        return next((step.turn for step in reversed(self._in_effect) if step.kind == "turn"), "")
+
+    @property
+    def can_redo(self) -> str:
+        """The id of the turn that ``redo`` would redo; empty: none."""
+        return self._book.steps[self._book.in_effect].turn if self._book.in_effect < len(self._book.steps) else ""
+
+    def view(self) -> View:
+        """The workspace as the model sees it: the top layer first (if a turn is open), the workspace last."""
+        return View([*self.layers(), self.workspace])
+
+    def layers(self) -> tuple[Path, ...]:
+        """The folders to mount over the workspace, the top first; beside the top one is its ``work``. Empty: none."""
+        last = len(self._open) - 1
+        return tuple(
+            self._path(step) / "up"
+            for at, step in reversed(list(enumerate(self._open)))
+            if step.has_layer or (self._book.turn_is_open and at == last)
+        )
+
+    def begin_turn(self, turn_id: str) -> None:
+        """Lays a new, empty layer on top, and forgets what was undone. Raises GpuboxError."""
+        self._require_rest()
+        if len(self.layers()) >= MAX_OPEN_LAYERS:
+            raise GpuboxError(
+                f"{MAX_OPEN_LAYERS} turns wait for your decision.", "Take or drop their changes, then ask again."
+            )
+        self._noted_ns = now_ns()
+        with _errors("The turn's layer"):
+            step = self._new_step("turn", turn_id)
+            for name in ("up", "work"):
+                folder = self._path(step) / name
+                folder.mkdir()
+                if self.owner is not None:
+                    os.chown(folder, self.owner, self.owner)
+                folder.chmod(0o755 if name == "up" else 0o700)
+            self._book.turn_is_open = True
+            self._add(step)
+            self._book.in_effect = self._book.target
+            self._forget_old()
+            self._write_book()
+        self._seen = {}
+
+    def note_changes(self, began_ns: int | None = None) -> tuple[str, ...]:
+        """After each run or write of the open turn: records what the workspace had in place of each new entry.
+
+        ``began_ns``: when the run began (``now_ns()``); ``None``: at the last call. Returns the paths that were
+        changed since the last call, ``x (removed)`` for removed ones. Raises GpuboxError.
+        """
+        if not self._book.turn_is_open:
+            return ()
+        step = self._book.steps[-1]
+        began_ns = self._noted_ns if began_ns is None else began_ns
+        known, new, changed = self._bases(), Bases(), list[str]()
+        recorder = BaseRecorder(self._live, known, new, began_ns)
+        seen: dict[str, tuple[int, ...]] = {}
+        with _errors("What the program changed"):
+            for names, status, hides in layer_entries(self._path(step) / "up"):
+                path = "/".join(names)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                facts = status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                seen[path] = (hides,) if is_folder else facts
+                if self._seen.get(path) == seen[path]:
+                    continue
+                recorder.record(names, hides=hides or not is_folder)
+                if is_folder and (path in self._seen or known.get(path, new.get(path)) is not None):
+                    continue  # a copy of the owner's
+                if not any(map(is_cache, names)):
+                    removed = is_whiteout(status)
+                    changed.append(f"{path} (removed)" if removed else f"{path}/" if is_folder else path)
+            changed += [f"{path} (removed)" for path in self._seen.keys() - seen.keys() if not _in_cache(path)]
+            if new:
+                self._write(step, "bases", self._step_bases(step) | new)
+        self._seen, self._noted_ns = seen, now_ns()
+        return tuple(sorted(changed))
+
+    def end_turn(self) -> None:
+        """The open turn's layer is complete. Does nothing if none is open. Raises GpuboxError."""
+        if not self._book.turn_is_open:
+            return
+        self.note_changes()
+        with _errors("The turn's layer"):
+            step = self._book.steps[-1]
+            remove_tree(self._path(step) / "work")
+            step.has_layer = any((self._path(step) / "up").iterdir())
+            step.kept_bytes = sum(status.st_blocks * 512 for _, status, _ in layer_entries(self._path(step)))
+            self._book.turn_is_open = False
+            self._write_book()
+
+    def changes(self) -> list[Change]:
+        """What all open layers change in the workspace as it is now, sorted by path. Raises GpuboxError."""
+        layers = self.layers()
+        with _errors(f"The workspace {self.workspace}"):
+            return Comparison(layers, self.workspace, self._bases()).run() if layers else []
+
+    def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
+        """Puts changes into the workspace. ``None``: all but conflicts and what runs by itself.
+
+        ``allow``: paths of what runs by itself that the owner allowed by name. Raises GpuboxError; then nothing has
+        changed.
+        """
+        self._require_rest()
+        changes = {change.path: change for change in self.changes()}
+        chosen = _chosen(changes, choice)
+        held = {
+            path for path in chosen if changes[path].conflict or (changes[path].runs_by_itself and path not in allow)
+        }
+        held = {path for path in chosen if held & _unit(changes, path)}
+        left = tuple(changes[path] for path in sorted(held))
+        chosen = {path: hunks for path, hunks in chosen.items() if path not in held}
+        if not chosen:
+            return TakeResult((), left)
+        step = self._new_step("decision", self.can_undo)
+        with _errors("What you take"):
+            plan = Plan(self.view(), self._path(step) / "after", self._bases())
+            for path, hunks in chosen.items():
+                plan.add(changes[path], hunks)
+            plan.add_folders()
+            self._require_space(plan.size)
+            exchange = Exchange(self.workspace, self._path(step), plan.stage())
+            if others := exchange.save(forward=True):
+                raise GpuboxError(
+                    f"You changed {printable(others[0].path)} just now: nothing was taken.", "Look again."
+                )
+            rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
+            partly = {path: plan.states[path] for path, hunks in chosen.items() if hunks is not None}
+            self._lay_rest(step, rest, {}, partly)
+            self._write(step, "puts", exchange.puts)
+            self._add(step)
+            self._book.saved = True
+            self._write_book()
+        refused = self._travel()
+        notes = [
+            *plan.notes,
+            *(f"{printable(path)} changed at the last moment: it stays as it is." for path in refused),
+        ]
+        return TakeResult(tuple(path for path in chosen if path not in refused), left, tuple(notes))
+
+    def drop(self, choice: Choice | None = None) -> None:
+        """Forgets changes; ``None``: all. The workspace stays as it is. Raises GpuboxError."""
+        self._require_rest()
+        changes = {change.path: change for change in self.changes()} if choice is not None else {}
+        chosen = _chosen(changes, choice)
+        if not self.layers() or (choice is not None and not chosen):
+            return
+        step = self._new_step("decision", self.can_undo)
+        with _errors("What is left of the changes"):
+            partly = {path: hunks for path, hunks in chosen.items() if hunks is not None}
+            rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
+            kept = {path: frozenset(range(len(changes[path].hunks))) - hunks for path, hunks in partly.items()}
+            contents = {path: composed(self.view(), names_of(path), hunks) for path, hunks in kept.items()}
+            self._lay_rest(step, rest, contents, {})
+            self._add(step)
+            self._book.in_effect = self._book.target
+            self._write_book()
+
+    def undo(self, turn_id: str = "", *, keep: Collection[str] = ()) -> StepResult:
+        """Undoes the last turn in effect with its takes and drops, or all from ``turn_id`` on.
+
+        ``keep``: paths that stay as they are. Raises GpuboxError, and changes nothing, where the owner changed another
+        file since.
+        """
+        turn_id = turn_id or self.can_undo
+        turns = [at for at, step in enumerate(self._in_effect) if step.kind == "turn" and step.turn == turn_id]
+        if not turns:
+            raise UsageError(f"The turn {turn_id} cannot be undone." if turn_id else "There is no turn to undo.")
+        return self._go(turns[-1], keep)
+
+    def redo(self, *, keep: Collection[str] = ()) -> StepResult:
+        """Redoes the turn that was undone last, with its takes and drops. Raises GpuboxError as ``undo`` does."""
+        if not self.can_redo:
+            raise UsageError("There is no turn to redo.")
+        first = self._book.in_effect + 1
+        later = (at for at, step in enumerate(self._book.steps[first:], first) if step.kind == "turn")
+        return self._go(next(later, len(self._book.steps)), keep)
+
+    def _go(self, target: int, keep: Collection[str]) -> StepResult:
+        self._require_rest()
+        forward = target > self._book.in_effect
+        low, high = sorted((target, self._book.in_effect))
+        steps = self._book.steps[low:high][:: 1 if forward else -1]
+        kept, files = set[str](), set[str]()
+        with _errors("What you took"):
+            puts = {step.number: self._read(step, "puts", list[Put]) or [] for step in steps}
+            changed = self._changed_since([put for step in steps for put in puts[step.number]], forward=forward)
+            if refused := changed - set(keep):
+                names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
+                raise GpuboxError(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
+                                  "Keep your version of them, or put them back first.")  # fmt: skip
+            for step in steps:
+                mine = [put for put in puts[step.number] if put.path in changed]
+                if mine:
+                    self._write(step, "puts", [put for put in puts[step.number] if put not in mine])
+                kept |= {put.path for put in mine}
+                files |= {put.path for put in puts[step.number] if put not in mine and not put.parent}
+            self._require_space(sum(put.after.size for step in steps for put in puts[step.number] if put.after))
+            self._book.origin, self._book.target = self._book.in_effect, target
+            self._write_book()
+        kept |= self._travel()
+        turns = tuple(step.turn for step in steps if step.kind == "turn")
+        return StepResult(turns, tuple(sorted(files - kept)), tuple(sorted(kept)))
+
+    def _changed_since(self, puts: list[Put], *, forward: bool) -> set[str]:
+        """Paths of which the workspace has neither the one side nor the other."""
+        changed: set[str] = set()
+        state: dict[str, State | None] = {}
+        exchange = Exchange(self.workspace, self.folder, [])
+        for put in puts:
+            have, want = (put.before, put.after) if forward else (put.after, put.before)
+            if put.parent:
+                continue
+            if put.path in state:
+                same = _content(state[put.path]) == _content(have)
+            else:
+                same = exchange.has(put.names, have) or exchange.has(put.names, want)
+            if not same:
+                changed.add(put.path)
+            state[put.path] = want
+        return changed
+
+    def _travel(self) -> set[str]:
+        """Takes one step after the other until ``target`` is in effect. Returns the paths that stayed as they were."""
+        refused: set[str] = set()
+        book = self._book
+        while book.in_effect != book.target:
+            forward = book.target > book.in_effect
+            step = book.steps[book.in_effect if forward else book.in_effect - 1]
+            puts = self._read(step, "puts", list[Put])
+            if puts:
+                exchange = Exchange(self.workspace, self._path(step), puts)
+                try:
+                    if not book.saved:
+                        exchange.save(forward=forward)
+                        self._write(step, "puts", puts)
+                        book.saved = True
+                        self._write_book()
+                    not_mine = exchange.apply(forward=forward)
+                    refused |= {put.path for put in not_mine}
+                    self._write(step, "puts", [put for put in puts if put not in not_mine])
+                except OSError as error:
+                    self._turn_back(error, forward=forward)
+            book.in_effect += 1 if forward else -1
+            book.saved = False
+            self._write_book()
+        return refused
+
+    def _turn_back(self, error: OSError, *, forward: bool) -> None:
+        """Undoes what was begun, and raises GpuboxError."""
+        book, reason = self._book, error.strerror or str(error)
+        if book.turning_back:
+            raise GpuboxError(f"The files of {self.workspace} could not be put back: {reason}.",
+                              "Nothing is lost: mend that, then open the chat again.")  # fmt: skip
+        book.in_effect += 1 if forward else -1
+        book.target, book.saved, book.turning_back = book.origin, False, True
+        self._write_book()
+        self._travel()
+        book.turning_back = False
+        self._write_book()
+        self._remove_strays()
+        raise GpuboxError(f"{self.workspace} cannot be changed: {reason}. All files are as they were.",
+                          "Check the owner of its folders and the free disk space.")  # fmt: skip
+
+    def _lay_rest(
+        self, step: Step, rest: Mapping[str, Change], contents: Mapping[str, bytes], bases: Mapping[str, State | None]
+    ) -> None:
+        """Makes the layer of what is still open. ``contents`` and ``bases``: where they are new."""
+        up, view, known = self._path(step) / "up", self.view(), self._bases()
+        up.mkdir()
+        up.chmod(0o755)
+        if self.owner is not None:
+            os.chown(up, self.owner, self.owner)
+        layer = TopLayer(View([up, self.workspace]), self.owner)
+        removed = {names_of(path) for path in rest if item_status(view, names_of(path)) is None}
+        hidden = removed | emptied_folders(removed, view, self._live)
+        for path in sorted(rest):
+            names = names_of(path)
+            if names in removed:
+                top = next(names[:depth] for depth in range(1, len(names) + 1) if names[:depth] in hidden)
+                over = (item_status(view, top[:depth]) for depth in range(1, len(top)))
+                if all(status is None or stat.S_ISDIR(status.st_mode) for status in over):
+                    with contextlib.suppress(FileNotFoundError):
+                        layer.remove(top)
+                continue
+            if is_replacement(rest[path]):
+                layer.remove(names)
+            _lay(layer, view, names, contents.get(path))
+            if rest[path].kind == "folder" and rest[path].runs_by_itself:
+                for inner, _ in walk(view, names):
+                    _lay(layer, view, inner, None)
+        step.has_layer = any(up.iterdir())
+        self._write(step, "bases", {path: bases.get(path, known.get(path)) for path in rest})
+
+    # The book and its folders
+
+    @property
+    def _in_effect(self) -> list[Step]:
+        return self._book.steps[: self._book.in_effect]
+
+    @property
+    def _open(self) -> list[Step]:
+        """The steps whose layers count: from the last decision on."""
+        steps = self._in_effect
+        last = max((at for at, step in enumerate(steps) if step.kind == "decision"), default=0)
+        return steps[last:]
+
+    def _bases(self) -> Bases:
+        """What the workspace had when an open layer first named the path."""
+        bases = Bases()
+        for step in reversed(self._open):
+            bases |= self._step_bases(step)
+        return bases
+
+    def _step_bases(self, step: Step) -> Bases:
+        if step.number not in self._known_bases:
+            self._known_bases[step.number] = self._read(step, "bases", Bases) or {}
+        return self._known_bases[step.number]
+
+    def _path(self, step: Step) -> Path:
+        return self.folder / f"{step.number:06}"
+
+    def _require_rest(self) -> None:
+        """Raises GpuboxError while a turn is open, or what was begun cannot be ended."""
+        if self._book.turn_is_open:
+            raise GpuboxError("The turn is not over yet.", "Wait for its end, or stop it.")
+        self._travel()
+
+    def _new_step(self, kind: Literal["turn", "decision"], turn_id: str) -> Step:
+        self._book.last_number += 1
+        step = Step(self._book.last_number, kind, turn_id, now_ns())
+        with _errors(f"{self.folder}"):
+            remove_tree(self._path(step))
+            private_folder(self._path(step))
+            for side in ("before", "after") if kind == "decision" else ():
+                private_folder(self._path(step) / side)
+        return step
+
+    def _add(self, step: Step) -> None:
+        """The next step: what was undone is forgotten."""
+        self._book.steps[self._book.in_effect :] = [step]
+        self._book.origin, self._book.target = self._book.in_effect, self._book.in_effect + 1
+
+    def _forget_old(self) -> None:
+        """Forgets turns whose changes are decided, beyond the bounds."""
+        steps, size = self._book.steps, 0
+        kept = turns = 0
+        closed = max((at for at, step in enumerate(steps) if step.kind == "decision"), default=0)
+        for at in range(len(steps) - 1, -1, -1):
+            size += steps[at].kept_bytes
+            if steps[at].kind == "turn":
+                turns += 1
+                kept = at
+                if at <= closed and (turns >= MAX_TURNS or size > MAX_KEPT_BYTES):
+                    break
+        del steps[:kept]
+        self._book.in_effect = self._book.target = self._book.origin = self._book.in_effect - kept
+
+    def _remove_strays(self) -> None:
+        """Removes folders of steps that are forgotten, or were never complete."""
+        book = self._book
+        if book.in_effect == book.target and self.can_redo and book.steps[book.in_effect].kind == "decision":
+            del book.steps[book.in_effect :]  # a take that failed
+        known = {self._path(step).name for step in book.steps}
+        for path in self.folder.iterdir():
+            if path.name not in known and path.name not in ("lock", "steps.json"):
+                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def _require_space(self, size: int) -> None:
+        if size > (free := shutil.disk_usage(self.folder).free) * 0.95:
+            raise GpuboxError(
+                f"The disk of {self.folder} has {units.file_size(free)} left: {units.file_size(size)} are needed."
+            )
+
+    def _read_book(self) -> _Book:
+        path = self.folder / "steps.json"
+        try:
+            book = msgspec.convert(read_json(read_bytes(path, _MAX_STEPS_BYTES), own=True), _Book)
+        except FileNotFoundError:
+            return _Book(str(self.workspace))
+        except (OSError, ValueError) as error:
+            raise GpuboxError(f"{path} cannot be read: {error}.", "Move it away to go on without undo.") from None
+        if book.workspace == str(self.workspace):
+            return book
+        self._book = book
+        if book.in_effect != book.target or self.layers():
+            raise GpuboxError(f"Changes of this chat wait for your decision in {printable(book.workspace)}.",
+                              "Use that workspace, and take or drop them.")  # fmt: skip
+        return _Book(str(self.workspace), last_number=book.last_number)
+
+    def _write_book(self) -> None:
+        with _errors(f"{self.folder}"):
+            _write_json(self.folder / "steps.json", self._book)
+
+    def _read(self, step: Step, name: str, kind: type[T]) -> T | None:
+        path = self._path(step) / f"{name}.json"
+        try:
+            return msgspec.convert(read_json(read_bytes(path, _MAX_STEPS_BYTES), own=True), kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise GpuboxError(f"{path} cannot be read: {error}.") from None
+
+    def _write(self, step: Step, name: str, value: Any) -> None:
+        """Raises OSError."""
+        if name == "bases":
+            self._known_bases[step.number] = value
+        _write_json(self._path(step) / f"{name}.json", value)
+
+
+def now_ns() -> int:
+    """The time by the clock of the files' own times, for ``note_changes``."""
+    return time.clock_gettime_ns(_COARSE_CLOCK)
+
+
+def _chosen(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
+    """Each path with its hunks (``None``: all of it), those that belong together completed. Raises UsageError."""
+    chosen: dict[str, frozenset[int] | None] = {}
+    for path, hunks in (dict.fromkeys(changes) if choice is None else choice).items():
+        change = changes.get(path)
+        if change is None:
+            raise UsageError(f"{printable(path)} has no change that waits.", "Look at the changes again.")
+        if hunks is not None and not hunks <= set(range(len(change.hunks))):
+            raise UsageError(f"{printable(path)} has {len(change.hunks)} hunks, counted from 0.")
+        if hunks is None or len(hunks) == len(change.hunks):
+            chosen |= dict.fromkeys(_unit(changes, path))
+        elif hunks:
+            chosen.setdefault(path, hunks)
+    return chosen
+
+
+def _unit(changes: Mapping[str, Change], path: str) -> set[str]:
+    """The changes that only make sense together: all in a folder that takes another thing's place, or gives it up."""
+    parts = path.split("/")
+    above = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    top = next((each for each in above if each in changes and is_replacement(changes[each])), None)
+    return {path} if top is None else {each for each in changes if each == top or each.startswith(f"{top}/")}
+
+
+def _lay(layer: TopLayer, view: View, names: Names, content: bytes | None) -> None:
+    """Gives a layer what the view has at ``names``, or a file with another content. Raises OSError."""
+    for depth in range(1, len(names) + 1):
+        above = names[:depth]
+        with view.folder(above[:-1]) as folder:
+            item = folder.find(above[-1])
+            if item is None:
+                return
+            if depth < len(names):
+                if layer.view.status(above) is None:
+                    layer.put(above, item)
+            elif content is not None:
+                layer.write(names, content, stat.S_IMODE(item.status.st_mode))
+            else:
+                layer.link(names, item)
+
+
+def _in_cache(path: str) -> bool:
+    return any(map(is_cache, path.split("/")))
+
+
+def _content(state: State | None) -> tuple[object, ...]:
+    """What must be equal for two states to be the same."""
+    if state is None or state.kind == "folder":
+        return (state and state.kind,)
+    return (state.kind, state.target) if state.kind == "link" else (state.kind, state.mode, state.digest)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(msgspec.to_builtins(value)).encode())
+
+
+@contextlib.contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Makes an OSError one for the owner."""
+    try:
+        yield
+    except OSError as error:
+        raise GpuboxError(f"{what} cannot be read or written: {error.strerror}.",
+                          "Check the owner of the folder and the free disk space.") from None  # fmt: skip

@@ -1,0 +1,247 @@
+"""Exchanges files of a workspace with those of a step: by descriptor, each complete, and so that a kill loses nothing.
+
+A step keeps two sides of each path that it takes, ``before`` and ``after``. What is not in the workspace lies in the
+folder of its side. All of it is on the disk before the first file is exchanged, and doing it again does no harm: after
+a kill it is done once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from gpubox.sandbox.layers import Names, View
+from gpubox.sandbox.states import State, is_still, names_of, open_file, state_of
+from gpubox.storage import copy_attributes, sync_folder
+
+_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_BLOCK_BYTES = 1 << 20
+
+
+class Put(msgspec.Struct):
+    """One path of a step: what the workspace had, and what it gets. ``None``: nothing.
+
+    Of a folder only mode and time are exchanged; a time of 0 is not known, and left as it is.
+    """
+
+    path: str
+    before: State | None
+    after: State | None
+    parent: bool = False
+    """An owner's folder in which something is exchanged: only its time is put back."""
+
+    @property
+    def names(self) -> Names:
+        return names_of(self.path)
+
+
+class Exchange:
+    """The puts of one step, in both directions."""
+
+    def __init__(self, workspace: Path, folder: Path, puts: list[Put]) -> None:
+        self._live, self.puts = View([workspace]), puts
+        self.before, self.after = folder / "before", folder / "after"
+        self._temporary = f".gpubox-{folder.name}.tmp"
+
+    def save(self, *, forward: bool) -> list[Put]:
+        """Copies what the workspace has, to go back to it. Returns the puts of which it has something else.
+
+        Those that are there already need no copy. Raises OSError.
+        """
+        others: list[Put] = []
+        side = self.before if forward else self.after
+        for number, put in enumerate(self.puts):
+            have, want = (put.before, put.after) if forward else (put.after, put.before)
+            with self._parent(put.names) as (folder, name):
+                if not _is(folder, name, have):
+                    if not _is(folder, name, want):
+                        others.append(put)
+                    continue
+                state = state_of(folder, name) if have else None
+                if state and have and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns) and want:
+                    want = msgspec.structs.replace(want, mtime_ns=0)  # the owner was in it: its time is his
+                if state and not put.parent:
+                    self._save(folder, name, state, side / str(number))
+                put.before, put.after = (state, want) if forward else (want, state)
+        sync_folder(side)
+        return others
+
+    def has(self, names: Names, state: State | None) -> bool:
+        """Whether the workspace has this state. Raises OSError."""
+        with self._parent(names) as (folder, name):
+            return _is(folder, name, state)
+
+    @staticmethod
+    def _save(folder: int, name: str, state: State, slot: Path) -> None:
+        like = Path(f"/proc/self/fd/{folder}/{name}")
+        if state.kind == "folder":
+            slot.mkdir(mode=0o700, exist_ok=True)
+            _set_folder(slot, like, state)
+        elif state.kind == "link":
+            make_link(slot, state)
+        else:
+            with open_file(folder, name) as file:
+                write_file(slot, file, like, state.mode, state.mtime_ns)
+
+    def apply(self, *, forward: bool) -> list[Put]:
+        """Makes the workspace what the side says. Returns the puts that the owner's own changes forbade.
+
+        Raises OSError, after some are done.
+        """
+        side = self.after if forward else self.before
+        numbered = [(number, put, *((put.before, put.after) if forward else (put.after, put.before)))
+                    for number, put in enumerate(self.puts)]  # fmt: skip
+        refused: list[Put] = []
+        open_puts: list[tuple[int, Put, State | None, State | None]] = []
+        for number, put, have, want in numbered:
+            with self._parent(put.names) as (folder, name):
+                if folder >= 0:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._temporary, dir_fd=folder)
+                if _is(folder, name, want):
+                    continue
+                between = folder < 0 or state_of(folder, name, digest=False) is None
+                if _is(folder, name, have) or (between and have and want):  # killed between removing and making
+                    open_puts.append((number, put, have, want))
+                else:
+                    refused.append(put)
+        by_depth = sorted(open_puts, key=lambda item: len(item[1].names))
+        for _, put, have, want in reversed(by_depth):
+            if have and (want is None or (have.kind == "folder") != (want.kind == "folder")):
+                self._remove(put, have)
+        for number, put, have, want in by_depth:
+            if want:
+                with self._parent(put.names) as (folder, name):
+                    if folder < 0:
+                        refused.append(put)
+                    elif want.kind != "folder":
+                        self._place(folder, name, side / str(number), want)
+                    elif have is None or have.kind != "folder":
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(name, 0o700, dir_fd=folder)
+                            if os.geteuid() == 0:
+                                owner = os.fstat(folder)
+                                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
+        self._finish_folders(numbered, side, forward=forward)
+        return refused
+
+    def _remove(self, put: Put, have: State) -> None:
+        with self._parent(put.names) as (folder, name):
+            try:
+                if folder >= 0:
+                    (os.rmdir if have.kind == "folder" else os.unlink)(name, dir_fd=folder)
+            except OSError as error:  # it holds something of the owner: it stays
+                if error.errno not in (errno.ENOTEMPTY, *_NO_WAY):
+                    raise
+
+    def _place(self, folder: int, name: str, slot: Path, want: State) -> None:
+        """Puts the complete file of ``slot`` in its place in one step."""
+        try:
+            os.rename(slot, name, dst_dir_fd=folder)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        beside = Path(f"/proc/self/fd/{folder}") / self._temporary
+        if want.kind == "link":
+            make_link(beside, want)
+        else:
+            with slot_file(slot) as file:
+                write_file(beside, file, slot, want.mode, want.mtime_ns)
+        os.rename(self._temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        slot.unlink()
+
+    def _finish_folders(
+        self, numbered: list[tuple[int, Put, State | None, State | None]], side: Path, *, forward: bool
+    ) -> None:
+        for number, put, have, want in sorted(numbered, key=lambda item: -len(item[1].names)):
+            with self._parent(put.names) as (folder, name):
+                if folder < 0 or not want or want.kind != "folder" or not _is(folder, name, want):
+                    if folder >= 0:
+                        os.fsync(folder)
+                    continue
+                handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                try:
+                    path = Path(f"/proc/self/fd/{handle}")
+                    if not put.parent:
+                        new = have is None or have.kind != "folder"
+                        _set_folder(path, side / str(number) if new and (side / str(number)).is_dir() else None, want)
+                    if want.mtime_ns:
+                        os.utime(path, ns=(want.mtime_ns, want.mtime_ns))
+                    else:
+                        want = msgspec.structs.replace(want, mtime_ns=path.stat().st_mtime_ns)
+                        put.before, put.after = (put.before, want) if forward else (want, put.after)
+                finally:
+                    os.close(handle)
+
+    @contextlib.contextmanager
+    def _parent(self, names: Names) -> Iterator[tuple[int, str]]:
+        """The open folder of a path, and the name in it; -1: there is no such folder. Raises OSError."""
+        with contextlib.ExitStack() as stack:
+            folder = -1
+            try:
+                folder = stack.enter_context(self._live.folder(names[:-1])).descriptors[0]
+            except OSError as error:
+                if not names or error.errno not in _NO_WAY:
+                    raise
+            yield folder, names[-1] if names else "."
+
+
+def _is(folder: int, name: str, state: State | None) -> bool:
+    return is_still(folder, name, state) if folder >= 0 else state is None
+
+
+def write_file(path: Path, source: BinaryIO, like: Path | None, mode: int, mtime_ns: int | None) -> State:
+    """Makes a complete file that is on the disk, with owner and attributes of ``like``. Raises OSError."""
+    path.unlink(missing_ok=True)
+    digest, size = hashlib.blake2b(), 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        while block := source.read(_BLOCK_BYTES):
+            digest.update(block)
+            size += file.write(block)
+        file.flush()
+        if like:
+            copy_attributes(like, descriptor)
+        os.fchmod(descriptor, mode)
+        if mtime_ns is not None:
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+        os.fsync(descriptor)
+        mtime_ns = os.fstat(descriptor).st_mtime_ns
+    return State("file", mode, size, mtime_ns, digest=digest.hexdigest()[:40])
+
+
+def make_link(path: Path, state: State) -> None:
+    """Makes a symbolic link with its time. Raises OSError."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(state.target)
+    os.utime(path, ns=(state.mtime_ns, state.mtime_ns), follow_symlinks=False)
+
+
+def slot_file(slot: Path) -> BinaryIO:
+    """A file of a side for reading, whatever its mode."""
+    folder = os.open(slot.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return open_file(folder, slot.name)
+    finally:
+        os.close(folder)
+
+
+def _set_folder(path: Path, like: Path | None, state: State) -> None:
+    if like:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                copy_attributes(like, descriptor)
+            finally:
+                os.close(descriptor)
+    if stat.S_IMODE(path.stat().st_mode) != state.mode:
+        path.chmod(state.mode)

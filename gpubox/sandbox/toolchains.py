@@ -1,0 +1,112 @@
+"""The owner's compilers and interpreters, which programs over a workspace use, read-only. Looks, and runs nothing.
+
+Only folders that hold nothing but tools: never the home itself, nor settings and credentials that lie beside the tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubox.sandbox.policy import WORKSPACE_MOUNT
+
+CACHE_MOUNT = "/cache"
+"""The folder inside that lasts as long as the chat."""
+_IN_HOME = (
+    *(".pyenv", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/pipx", ".local/share/mise/installs"),
+    *("miniconda3", "anaconda3", "miniforge3", "mambaforge", ".asdf/installs", ".sdkman/candidates", ".dotnet"),
+    *(".nvm/versions", ".nvm/alias", ".local/share/fnm", ".fnm", ".volta/bin", ".volta/tools", ".bun/bin", ".deno/bin"),
+    *(".cargo/bin", ".rustup", "sdk", "go/bin", ".ghcup", ".juliaup"),
+)
+_DOWNLOADED = (".cargo/registry", ".cargo/git", "go/pkg/mod")
+"""Sources of libraries that the owner's tools have fetched; a program with network fetches its own."""
+_ELSEWHERE = ("/home/linuxbrew/.linuxbrew", "/nix/store", "/run/current-system")
+_ETC = (
+    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "alternatives", "mime.types", "magic", "perl"),
+    *("ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki/tls/certs", "pki/ca-trust/extracted", "java-*"),
+)
+_ETC_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "services", "protocols")
+_BINS = (".cargo/bin", "go/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".dotnet", ".juliaup/bin", ".ghcup/bin")
+VENVS = (".venv", "venv")
+_TAKEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev", "/run", "/opt/python", WORKSPACE_MOUNT)
+"""Here the workspace cannot have its own path inside."""
+_LOCAL_BIN = ".local/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchains:
+    """What comes in."""
+
+    home: str
+    """The home inside, an empty folder: the owner's path, because what the tools wrote down names it."""
+    folders: tuple[str, ...]
+    """Files and folders of the host, each at its own path."""
+    links: tuple[tuple[str, str], ...]
+    """(path inside, where it leads)"""
+    env: Mapping[str, str]
+
+
+def find_toolchains(
+    workspace: Path, cache: Path | None, *, network: bool, home: Path, path: str, root: Path = Path("/")
+) -> Toolchains:
+    """``cache``: the host folder of CACHE_MOUNT. ``path``: the owner's PATH. Tests replace ``root``, which is /."""
+    at_home = home.is_absolute() and len(home.parts) > 1 and not home.is_relative_to("/usr")
+    folders = [str(home / name) for name in _IN_HOME if at_home and (home / name).is_dir()]
+    own = network or (cache is not None and (cache / "cargo").is_dir())
+    folders += [str(home / name) for name in _DOWNLOADED if at_home and not own and (home / name).is_dir()]
+    folders += [folder for folder in _ELSEWHERE if (root / folder[1:]).is_dir()]
+    words = [word for word in path.split(":") if word.startswith("/") and ".." not in word.split("/")]
+    optional = {"/".join(word.split("/")[:3]) for word in words if word.startswith("/opt/")}
+    folders += sorted(folder for folder in optional if (root / folder[1:]).is_dir())
+    places = ("/usr", "/bin", "/sbin", *folders)
+    kept = [word for word in words if _within(word, *places)]
+    bins = [str(home / name) for name in _BINS if _within(str(home / name), *folders)]
+    bins += [str(folder) for folder in _newest_node(home, folders)]
+    tools = tuple(_tool_links(home, folders)) if at_home else ()
+    venvs = [f"{WORKSPACE_MOUNT}/{name}/bin" for name in VENVS]
+    usual = ["/usr/local/go/bin", "/usr/local/bin", "/usr/bin", "/bin", "/run/bin"]
+    all_bins = dict.fromkeys([*venvs, *kept, *bins, *([str(home / _LOCAL_BIN)] if tools else []), *usual])
+    names = (*_ETC, *(_ETC_OF_NETWORK if network else ()))
+    etc = [f"/{path.relative_to(root)}" for name in names for path in sorted((root / "etc").glob(name))]
+    env = {"PATH": ":".join(all_bins), "HOME": str(home) if at_home else "/home/sandbox"}
+    if cache is not None:
+        env |= {"XDG_CACHE_HOME": CACHE_MOUNT, "GOCACHE": f"{CACHE_MOUNT}/go-build"}
+        env |= {"npm_config_cache": f"{CACHE_MOUNT}/npm", "PIP_CACHE_DIR": f"{CACHE_MOUNT}/pip"}
+        if own:
+            env |= {"CARGO_HOME": f"{CACHE_MOUNT}/cargo", "GOMODCACHE": f"{CACHE_MOUNT}/go-mod"}
+    if not network:
+        env |= {"CARGO_NET_OFFLINE": "true", "GOPROXY": "off", "npm_config_offline": "true", "UV_OFFLINE": "1"}
+    if str(home / ".rustup") in folders:
+        env["RUSTUP_HOME"] = str(home / ".rustup")
+    env["GOTOOLCHAIN"] = "local"
+    # Scripts of a virtual environment begin with the owner's path of its Python.
+    taken = _within(str(workspace), *_TAKEN, *folders) or _within(str(home), str(workspace))
+    place = () if taken else ((str(workspace), WORKSPACE_MOUNT),)
+    return Toolchains(env["HOME"], tuple([*folders, *etc]), (*tools, *place), env)
+
+
+def _within(path: str, *places: str) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def _newest_node(home: Path, folders: list[str]) -> Iterator[Path]:
+    """nvm and fnm choose a version only in the owner's shell."""
+    for place in (".nvm/versions/node", ".local/share/fnm/node-versions", ".fnm/node-versions"):
+        if _within(str(home / place), *folders):
+            versions = sorted((home / place).glob("v*"), key=lambda path: _numbers(path.name), reverse=True)
+            for version in versions[:1]:
+                yield version / ("bin" if place.startswith(".nvm") else "installation/bin")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(word) if word.isdecimal() else 0 for word in version.lstrip("v").split(".")]
+
+
+def _tool_links(home: Path, folders: list[str]) -> Iterator[tuple[str, str]]:
+    """What pipx and uv put into ~/.local/bin: the links into the folders of their tools."""
+    with contextlib.suppress(OSError):
+        for path in sorted((home / _LOCAL_BIN).iterdir()):
+            if path.is_symlink() and _within(target := str(path.readlink()), *folders):
+                yield str(path), target
