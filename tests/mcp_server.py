@@ -144,6 +144,9 @@ def misbehave(request: dict[str, Any]) -> None:
         send(id=number, result={"tools": [None, "x", {}, {"name": 7}, *odd], "nextCursor": {"again": True}})
     elif what == "no-tools":
         send(id=number, result={"tools": "none", "nextCursor": None})
+    elif what == "leaves-a-daemon":
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        answer(request)
     elif what in ("stays", "stays-in-group"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sleeper = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"

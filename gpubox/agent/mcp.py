@@ -1,11 +1,8 @@
-"""Tools of the servers under ``[mcp]`` in the owner's config.toml, called by name from the chat.
+"""Tools of the servers under ``[mcp]`` in config.toml, which the chat calls by name: ``mcp SERVER.TOOL {...}``.
 
-A client of the Model Context Protocol for tools alone: JSON-RPC, a message a line, over the stdio of a process that the
-first use starts (modelcontextprotocol.io, versions 2024-11-05 to 2025-11-25). The prompt has one sentence about it: the
-command ``mcp`` lists tools, and ``mcp SERVER.TOOL {...}`` calls one.
-
-A server may die, hang, flood, or write what is no protocol: each is a sentence. Its output is read only while a request
-waits, so a flood stands still between two requests.
+A client of the Model Context Protocol for tools alone: JSON-RPC, a message a line, over the stdio of a process
+(modelcontextprotocol.io, versions 2024-11-05 to 2025-11-25). A server may die, hang, flood, or write what is no
+protocol: each is a sentence. It is read only while a request waits, so a flood stands still between two requests.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import IO, Any, TypeVar
 
 from gpubox.agent.tools import ToolOutput
 from gpubox.children import guarded
@@ -33,7 +30,6 @@ from gpubox.storage import json_line, read_json, write_atomically
 from gpubox.toml_table import closest_match
 from gpubox.units import KIB, MIB
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 PROMPT = "The command `mcp` lists more tools, those of the owner's servers."
@@ -45,8 +41,8 @@ START_SECONDS, CALL_SECONDS, EXIT_SECONDS = 60.0, 120.0, 1.0
 MAX_ANSWER_BYTES, MAX_LOG_BYTES = 16 * MIB, 64 * KIB
 _LINE_COST = KIB
 """What a line counts besides its bytes: a million empty lines must end, too."""
-MAX_PAGES, MAX_ARGUMENTS, MAX_LISTING = 50, 16, 6000
-"""Pages of a list of tools; arguments that its lines name; its characters, with descriptions."""
+MAX_PAGES, MAX_LISTING = 50, 6000
+"""Pages of a list of tools; its characters, with descriptions."""
 _NO_SUCH_METHOD = {"code": -32601, "message": "gpubox offers no such method."}
 _USAGE = "`mcp SERVER.TOOL` explains a tool, `mcp SERVER.TOOL {JSON of its arguments}` calls it."
 
@@ -110,7 +106,8 @@ class McpServers:
         if not arguments:
             schema = json_line(tool.get("inputSchema")).decode()
             return f"{name}.{tool_name}: {tool.get('description')}\nJSON schema of its arguments: {schema}", True
-        result = await server.in_thread(server.call, tool_name, _read_arguments(arguments))
+        given = _read_arguments(arguments)
+        result = await server.in_thread(lambda: server.call(tool_name, given))
         return _result_text(result), result.get("isError") is not True
 
 
@@ -135,8 +132,8 @@ class _Server:
         self._open: list[IO[bytes]] = []
         self._received, self._unsent, self._stderr = bytearray(), bytearray(), b""
 
-    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs one of the methods below in a thread, one at a time. Cancelling it gives a request up."""
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Runs ``work`` in a thread, one at a time. Cancelling it gives a request up."""
         given_up = threading.Event()
 
         def run() -> T:
@@ -144,7 +141,7 @@ class _Server:
                 self._given_up = given_up
                 if given_up.is_set():
                     raise GpuboxError("It was given up.")
-                return work(*args, **kwargs)
+                return work()
 
         try:
             return await run_in_thread(run)
@@ -153,8 +150,13 @@ class _Server:
 
     async def close(self) -> None:
         """Ends it. What runs is given up."""
+
+        def end() -> None:
+            with self._busy:
+                self.stop()
+
         self._given_up.set()
-        await self.in_thread(self.stop)
+        await run_in_thread(end)  # also if this wait is cancelled
 
     def list_tools(self) -> Tools:
         """Asked once, and again after the server says that they changed."""
@@ -184,15 +186,20 @@ class _Server:
         if process is None:
             return
         assert process.stdin and process.stdout and process.stderr
+        below = []
+        for pid in descendants(process.pid) if process.poll() is None else ():  # some may have left the group
+            with contextlib.suppress(OSError):
+                below.append(os.pidfd_open(pid))
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(EXIT_SECONDS)
+        for fd in below:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
         if process.poll() is None:
-            for pid in descendants(process.pid):  # those that left the group
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
             kill_group(process.pid)
-        os.close(self._lifeline)  # the guard ends what is left
+        os.close(self._lifeline)  # the guard ends the rest of the group
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(EXIT_SECONDS)
         with contextlib.suppress(OSError):
@@ -281,10 +288,9 @@ class _Server:
         while True:
             line = self._line(budget, deadline)
             budget -= len(line) + _LINE_COST
-            try:
+            message = None
+            with contextlib.suppress(ValueError):  # many a program greets on stdout
                 message = read_json(line)
-            except ValueError:  # many a program greets on stdout
-                continue
             if not isinstance(message, dict):
                 continue
             if method := message.get("method"):
@@ -353,9 +359,8 @@ def _tool_line(tool: dict[str, Any]) -> str:
     properties, required = schema.get("properties"), schema.get("required")
     needed = required if isinstance(required, list) else ()
     words = [name if name in needed else f"{name}?" for name in (properties if isinstance(properties, dict) else ())]
-    words = [*words[:MAX_ARGUMENTS], *(["..."] if len(words) > MAX_ARGUMENTS else [])]
-    description = str(tool.get("description") or "").strip().partition("\n")[0][:120]
-    return f"{tool['name']} {{{', '.join(words)}}}  {description}".rstrip()
+    description = str(tool.get("description") or "").strip().partition("\n")[0]
+    return f"{tool['name']} {{{', '.join(words)[:200]}}}  {description[:120]}".rstrip()
 
 
 def _result_text(result: dict[str, Any]) -> str:
@@ -368,10 +373,8 @@ def _result_text(result: dict[str, Any]) -> str:
 
 
 def _part_text(part: dict[str, Any]) -> str:
-    inner = part["resource"] if isinstance(part.get("resource"), dict) else part
-    values = inner | part
-    names = ", ".join(str(values[key])[:200] for key in ("type", "uri", "name", "mimeType") if values.get(key))
+    inner = part | (part["resource"] if isinstance(part.get("resource"), dict) else {})
     if isinstance(text := inner.get("text"), str):
-        return text if inner is part else f"[{names}]\n{text}"
-    data = str(inner.get("data") or inner.get("blob") or "")
-    return f"[{names}, {len(data) * 3 // 4:,} bytes: not shown]" if data else f"[{names}]"
+        return text
+    names = [str(inner[key])[:200] for key in ("type", "uri", "name", "mimeType") if inner.get(key)]
+    return f"[{', '.join(names)}: not shown]"
