@@ -28,6 +28,7 @@ mcp.py            tools of the owner's MCP servers, called by name
 workspace.py      the one folder that tools see, with the layers that take what they write
 work.py           the files of one chat: its turns' layers, and what the owner takes of them
 git.py            commits what was taken, and proposes the message
+after_turn.py     between two turns: sums a long conversation up, has it read ahead
 projects.py       what the owner has said about his projects, and they of themselves
 chat_file.py      the file of an open chat, and the chat that is in it
 chat_log.py       the records of a chat file, read back as a tree of turns

@@ -49,8 +49,8 @@ def text_tool_calls(text: str, names: Sequence[str], *, quoted: bool) -> tuple[s
         return text, []
     for pattern, read in (*_FORMS, *(_FENCES if quoted else ())):
         matches = list(islice(pattern.finditer(text), MOST_CALLS))
-        if not quoted:  # an odd number of backticks before it: a fence or a span of code is open
-            matches = [match for match in matches if len(re.findall("`+", text[: match.start()])) % 2 == 0]
+        if not quoted:
+            matches = [match for match in matches if not _is_quoted(text[: match.start()])]
         if calls := [call for match in matches for call in read(match, names) if call]:
             return _OPENING.sub("", text[: matches[0].start()]).strip(), calls
     whole = text.strip()
@@ -59,6 +59,19 @@ def text_tool_calls(text: str, names: Sequence[str], *, quoted: bool) -> tuple[s
     if whole.startswith("[") and (calls := _python_calls(whole, names)):
         return "", calls
     return text, []
+
+
+def _is_quoted(before: str) -> bool:
+    """Whether what follows ``before`` is shown rather than meant: in a fence, a span of code, a quotation, a table."""
+    *lines, line = before.split("\n")
+    fence = ""
+    for mark in filter(None, map(_FENCE.match, lines)):
+        if not fence:
+            fence = mark[1]
+        elif mark[1].startswith(fence) and not mark[2].strip():
+            fence = ""
+    tags = any(before.rfind(opens) > before.rfind(closes) for opens, closes in _SHOWING_TAGS)
+    return bool(fence or tags or _SHOWING_LINE.search(line) or len(re.findall("`+", line)) % 2)
 
 
 # -- the readers -----------------------------------------------------------------------------------
@@ -165,6 +178,9 @@ _OPENING = re.compile(
     r"(?:<[|｜]?(?:minimax:)?tool[▁_]calls?[^<>]*>\s*|<\|start\|>assistant\s*|<\|channel\|>\w+\s*)+\Z"
 )
 """What opens a list of calls."""
+_FENCE = re.compile(r"\s*(?:(?:[-*+>]|\d+[.)])\s+)*(`{3,}|~{3,})(.*)")
+_SHOWING_TAGS = (("<pre", "</pre"), ("<code", "</code"), ("<!--", "-->"))
+_SHOWING_LINE = re.compile(r"^(?: {4}|\t| {0,3}[>|])|[\"'“”‘„«]\s*\Z")
 _FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.S)
 _PARAMETER = re.compile(r"<parameter(?:=|\s+name=\")([\w.-]+)\"?>\n?(.*?)\n?(?:</parameter>|(?=<parameter)|\Z)", re.S)
 _KEY_AND_VALUE = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|\Z)", re.S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,11 +53,13 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
+    from gpubox.agent.after_turn import AfterTurn
     from gpubox.agent.loop import AgentLoop
     from gpubox.agent.mcp import McpServers
     from gpubox.agent.projects import ProjectTests
     from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
+    from gpubox.sandbox.layers import View
     from gpubox.sandbox.runner import Sandbox
     from gpubox.sandbox.steps import StepResult, TakeResult
     from gpubox.server.client import LlamaClient
@@ -100,6 +102,7 @@ class Chat:
         self._open_work: Work | None = None
         self._servers: McpServers | None = None
         self._new_server = False
+        self._after: AfterTurn | None = None
         self._conversation: Conversation | None = None
         """The prompt of the last turn. It knows how much of it the server has cached."""
         self._conversation_head = ""
@@ -169,7 +172,7 @@ class Chat:
         """
         branch_chat(self._paths, self.log, name, turn_id)
 
-    async def send(self, text: str) -> AsyncGenerator[AgentEvent, None]:
+    async def send(self, text: str, images: Sequence[Path] = ()) -> AsyncGenerator[AgentEvent, None]:
         """Asks ``text`` and yields the events of the turn, each after it is in the chat's file.
 
         The last event is TurnFinished or TurnFailed. If the generator is closed early (``contextlib.aclosing``) or
@@ -181,9 +184,11 @@ class Chat:
             endpoint = await self._connect()
             if self.settings.tools and self.settings.workdir:
                 self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+            await self._rest()
             self._file.create(text)
+            question = Message("user", text, images=await run_in_thread(self._file.store_images, images))
             work = await self._work() if self.settings.tools else None
-            async with aclosing(self._run_turn(text, endpoint, work)) as events:
+            async with aclosing(self._run_turn(question, endpoint, work)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -191,7 +196,7 @@ class Chat:
             self._idle.set()
 
     async def _run_turn(
-        self, text: str, endpoint: ServerEndpoint, work: Work | None
+        self, question: Message, endpoint: ServerEndpoint, work: Work | None
     ) -> AsyncGenerator[AgentEvent, None]:
         from gpubox.agent.loop import AgentLoop
 
@@ -200,10 +205,12 @@ class Chat:
         if conversation is None or self._conversation_head != self.log.head:
             reread = conversation.server_cache_tokens if conversation and self._new_server else 0
             conversation = self._conversation = self.log.conversation()
+        conversation.images_folder = self._file.images
         who = endpoint.profile_name or "The new server"
         told = f"{who} reads the whole conversation anew: about {reread:,} tokens."
         notices = [Notice("reread", told)] if reread else []
-        first = [Message("user", "\n\n".join([*self.log.notes, text]))]
+        text = "\n\n".join([*self.log.notes, question.content])
+        first = [msgspec.structs.replace(question, content=text)]
         if work:
             await work.introduce(conversation, first, notices, plan=self.settings.apply == "plan")
         turn_id = secrets.token_hex(4)
@@ -211,14 +218,14 @@ class Chat:
             await run_in_thread(work.begin_turn, turn_id, plan=self.settings.apply == "plan")
         self._conversation_head = turn_id
         header = TurnHeader(
-            turn_id, self.log.head, utc_now(), text, endpoint.profile_name, endpoint.build, endpoint.model
+            turn_id, self.log.head, utc_now(), question.content, endpoint.profile_name, endpoint.build, endpoint.model
         )
         self._record(header)
         messages = [conversation.add(message) for message in first]
         for message in messages:
             self._log_event(message)
         logged_messages = len(conversation.messages)
-        self._loop = AgentLoop(self._ask_owner)
+        self._loop, after = AgentLoop(self._ask_owner), self._after_turn()
         self._loop.queued = self.queued
         failure = ""
         try:
@@ -229,11 +236,17 @@ class Chat:
             async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:
                 async for event in events:
                     logged_messages += isinstance(event, MessageAdded)
-                    if work and isinstance(event, TurnFinished | TurnFailed):
-                        async with aclosing(work.ending(self.settings.apply, self._record)) as ending:
-                            async for last in ending:
-                                self._log_event(last)
-                                yield last
+                    after.observe(event)
+                    if isinstance(event, TurnFinished | TurnFailed):
+                        endings = [work.ending(self.settings.apply, self._record)] if work else []
+                        if isinstance(event, TurnFinished):
+                            endings.append(after.ending(conversation, settings, tools, self._client))
+                        for ending in endings:
+                            async with aclosing(ending):
+                                async for last in ending:
+                                    logged_messages = len(conversation.messages)
+                                    self._log_event(last)
+                                    yield last
                     self._log_event(event)
                     if problem := self._file.new_problem():  # before the event, which may be the last of the turn
                         yield problem
@@ -260,9 +273,15 @@ class Chat:
 
         Returns False if the model was not asked yet: then close the generator.
         """
-        if not (self._open_work and self._open_work.stop_test()) and self._loop:
+        summing_up = self._after is not None and self._after.stop()
+        testing = self._open_work is not None and self._open_work.stop_test()
+        if self._loop and not (summing_up or testing):
             self._loop.stop()
         return self._loop is not None
+
+    def view(self) -> View | None:
+        """The workspace as the model sees it; ``None``: its layers are not open yet."""
+        return self._open_work.steps.view() if self._open_work else None
 
     async def changes(self) -> list[Change]:
         """What the turns changed and the owner has not decided on, against the workspace as it is now, by path."""
@@ -347,6 +366,7 @@ class Chat:
             endpoint = await self._connect()
             assert self._client is not None
             settings = self.settings.agent_settings(endpoint.system_prompt)
+            await self._rest()
             return await propose_message(self.log.conversation(), self.log.taken, settings, work.tools, self._client)
 
     async def commit(self, message: str) -> str:
@@ -385,6 +405,29 @@ class Chat:
         finally:
             self._idle.set()
 
+    async def compaction_cost(self) -> str:
+        """What ``compact`` would cost and free now, a sentence."""
+        return self._after_turn().cost(self._conversation or self.log.conversation())
+
+    async def compact(self) -> str:
+        """The model sums the conversation up; returns what that freed, a sentence. Raises GpuboxError."""
+        self._require_idle()
+        self._idle.clear()
+        try:
+            await self._rest()
+            endpoint = await self._connect()
+            assert self._client is not None
+            if self._conversation is None or self._conversation_head != self.log.head:
+                self._conversation, self._conversation_head = self.log.conversation(), self.log.head
+            tools = (await self._work()).tools if self.settings.tools and self._file.path else []
+            settings = self.settings.agent_settings(endpoint.system_prompt)
+            events = await self._after_turn().compact(self._conversation, settings, tools, self._client)
+            for event in events:
+                self._log_event(event)
+            return next((event.text for event in events if isinstance(event, Notice)), "")
+        finally:
+            self._idle.set()
+
     def queue(self, text: str) -> None:
         """Keeps what was typed while the model works: the next round sends it, else ``next_queued`` returns it."""
         self.queued.append(text)
@@ -399,6 +442,7 @@ class Chat:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._idle.wait()
+        await self._rest()
         self._file.close()
         client, self._client = self._client, None
         if client:
@@ -406,6 +450,16 @@ class Chat:
         if self._servers:
             await self._servers.close()
         self._close_work()
+
+    def _after_turn(self) -> AfterTurn:
+        from gpubox.agent.after_turn import AfterTurn
+
+        self._after = self._after or AfterTurn()
+        return self._after
+
+    async def _rest(self) -> None:
+        if self._after:
+            await self._after.rest()
 
     async def _connect(self) -> ServerEndpoint:
         """Finds the server. The client is kept as long as the server's address is the same."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
-from gpubox.agent.chat_files import chat_path, existing_chat, free_name, load_chat, move_chat_file
+from gpubox.agent.chat_files import chat_path, existing_chat, free_name, images_folder, load_chat, move_chat_file
 from gpubox.agent.chat_log import AnyChatRecord, ChatLog, ChatSettings, SettingsChanged
 from gpubox.agent.events import (
     AgentEvent,
@@ -18,10 +19,12 @@ from gpubox.agent.events import (
     TurnFinished,
     TurnTotals,
 )
+from gpubox.agent.images import MAX_BYTES, store_image
 from gpubox.agent.journal import ChatJournal
 from gpubox.clock import utc_now
-from gpubox.errors import UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
+from gpubox.storage import read_bytes
 
 FLUSH_SECONDS = 0.5
 """Deltas reach the file at most so much later."""
@@ -50,6 +53,17 @@ class ChatFile:
     def path(self) -> Path | None:
         """``None`` before the first question."""
         return self._journal.path if self._journal else None
+
+    @property
+    def images(self) -> Path | None:
+        """Where the images of its messages are."""
+        return images_folder(self.path) if self.path else None
+
+    def store_images(self, paths: Sequence[Path]) -> tuple[str, ...]:
+        """Keeps copies of these images and returns their names. Blocking. Raises GpuboxError."""
+        folder = self.images
+        assert folder is not None
+        return tuple(store_image(folder, _image_data(path)) for path in paths)
 
     @property
     def problem(self) -> str:
@@ -130,3 +144,10 @@ class ChatFile:
             self._flush_timer.cancel()
         if self._journal:
             self._journal.close()
+
+
+def _image_data(path: Path) -> bytes:
+    try:
+        return read_bytes(path, 4 * MAX_BYTES)
+    except (OSError, ValueError) as error:
+        raise GpuboxError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}.") from None

@@ -72,6 +72,11 @@ def scratch_folder(path: Path) -> Path:
     return path.with_suffix(".scratch")
 
 
+def images_folder(path: Path) -> Path:
+    """The images of its messages."""
+    return path.with_suffix(".images")
+
+
 def existing_chat(paths: Paths, name: str) -> Path:
     """The file of an existing chat. Raises UsageError."""
     path = chat_path(paths, name)
@@ -135,7 +140,7 @@ def move_chat_file(path: Path, target: Path) -> None:
     try:
         os.link(path, target)  # a rename would silently replace
         path.unlink()
-        for folder in (layers_folder, scratch_folder):
+        for folder in (layers_folder, scratch_folder, images_folder):
             with contextlib.suppress(FileNotFoundError):
                 folder(path).rename(folder(target))
     except FileExistsError:
@@ -152,8 +157,8 @@ def remove_chat(paths: Paths, name: str) -> None:
             path.unlink()
         except OSError as error:
             raise GpuboxError(f"{name} cannot be removed: {error.strerror}.") from None
-        remove_tree(layers_folder(path))
-        remove_tree(scratch_folder(path))
+        for folder in (layers_folder, scratch_folder, images_folder):
+            remove_tree(folder(path))
 
 
 def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> None:

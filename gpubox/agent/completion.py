@@ -386,9 +386,7 @@ async def open_requester(
     if names := {name for message in conversation.messages for name in message.images}:
         sees = json_object(props.get("modalities")).get("vision") is True
         if conversation.messages[-1].images and not sees:
-            raise GpuboxError(
-                "This model does not see images.", "Ask without the image, or use a model with an mmproj."
-            )
+            raise GpuboxError("This model does not see images.", "Leave the image out, or use another model.")
         folder = conversation.images_folder
         conversation.image_urls = await run_in_thread(image_urls, folder, names) if sees and folder else {}
     protocol = choose_protocol(settings, tools, props, ignored_programs=conversation.ignored_programs())

@@ -4,46 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
+from gpubox.agent.completion import open_requester
 from gpubox.agent.conversation import Conversation
-from gpubox.agent.events import Message, TurnFailed, TurnFinished
-from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
+from gpubox.agent.timing import TurnTimings
+from gpubox.agent.tools import Tool
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
 
 _SECONDS = 600
 """The owner's hooks may test everything."""
 _DIFF_CHARACTERS = 6000
+MAX_MESSAGE_TOKENS = 300
 _ASK = (
     "Write the message of a git commit of these changes: a subject of at most 70 characters and, if needed, an empty "
     "line and a few lines that say why. Answer with the message alone; call no tool.\n\n"
 )
-
-
-class _Described:
-    """A tool as the prompt describes it, so that the server finds its cached prefix. It does nothing."""
-
-    parallel_safe = False
-    max_characters = 0
-
-    def __init__(self, tool: Tool) -> None:
-        self.name, self.description = tool.name, tool.description
-        self.parameters: dict[str, Any] = tool.parameters
-
-    def question(self, call: ToolCall) -> Question | None:
-        """None."""
-
-    async def run(self, call: ToolCall) -> ToolOutput:
-        """Refuses."""
-        return ToolOutput("Not now.", ok=False, ended_by="refused")
 
 
 async def propose_message(
@@ -54,14 +34,11 @@ async def propose_message(
     client: LlamaClient,
 ) -> str:
     """The model's message for a commit of ``diffs``. The chat does not keep the question. Raises GpuboxError."""
-    conversation.add(Message("user", _ASK + "".join(diffs.values())[:_DIFF_CHARACTERS]))
-    settings = msgspec.structs.replace(settings, rounds=1, max_tokens=300, thinking=False)
-    async with aclosing(AgentLoop().run(conversation, settings, [*map(_Described, tools)], client)) as events:
-        async for event in events:
-            if isinstance(event, TurnFailed):
-                raise GpuboxError(event.message, event.hint)
-            if isinstance(event, TurnFinished) and (text := event.text.strip().strip("`").strip()):
-                return text
+    timings = TurnTimings(conversation, time.perf_counter)
+    requester = await open_requester(client, conversation, settings, tools, lambda _: None, timings)
+    reply = await requester.ask_aside(_ASK + "".join(diffs.values())[:_DIFF_CHARACTERS], MAX_MESSAGE_TOKENS)
+    if text := reply.visible.strip().strip("`").strip():
+        return text
     raise GpuboxError("The model proposed no message.", "Write one.")
 
 

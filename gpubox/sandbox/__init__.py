@@ -23,6 +23,7 @@ private_copy.py     the copy where no overlay can be mounted
 folders.py          which folder may be a workspace, and whose a layer is
 disk_monitor.py     how much a program has written
 idmapped_mount.py   lets the user of root's programs see a workspace as his
+toolchains.py       the owner's compilers and interpreters, read-only inside
 interpreter.py      which Python runs the program
 auto_run_files.py   which files the owner's tools run by themselves
 """

@@ -17,7 +17,7 @@ from gpubox import units
 from gpubox.line_diff import LineDiff, is_binary, line_diff
 from gpubox.sandbox.layers import Folder, Item, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
-from gpubox.sandbox.states import MAX_DEPTH, Bases, State, is_still, kind_of, open_file, taken_mode, walk
+from gpubox.sandbox.states import MAX_DEPTH, Bases, State, is_still, kind_of, names_of, open_file, taken_mode, walk
 
 _MAX_FILE_BYTES, _MAX_DIFF_BYTES = 4 << 20, 64 << 20
 """Of the contents of one file before and after, and of all: beyond it only sizes are shown."""
@@ -244,12 +244,18 @@ class Comparison:
             return "It is a pipe, a socket or a device."
         base = self._bases.get(path)
         if old is None or live is None:
-            return "You removed it meanwhile." if base else ""
+            return "You removed it meanwhile." if base or self._has_lost_folder(path) else ""
         if base is None:
             return "You made it meanwhile."
         changed_mode = kind == "mode" and base.mode != stat.S_IMODE(old.status.st_mode)
         still = is_still(live.descriptors[0], old.name, base) and not changed_mode
         return "" if still else "You changed it meanwhile."
+
+    def _has_lost_folder(self, path: str) -> bool:
+        """Whether the owner put something else in the place of a folder above the path."""
+        names = names_of(path)
+        above = (names[:depth] for depth in range(1, len(names)) if "/".join(names[:depth]) not in self._changes)
+        return any((status := self._live.status(each)) and not stat.S_ISDIR(status.st_mode) for each in above)
 
     def _is_base(self, path: str, new: Item | None) -> bool:
         if path not in self._bases or new is None:

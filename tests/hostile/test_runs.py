@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import os
@@ -16,12 +17,12 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import bubblewrap, runner
+from gpubox.sandbox import bubblewrap, layers, runner, spawn, workspace_run
 from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.units import MIB
 from tests.guards import needs_open_python
-from tests.hostile.world import World
+from tests.hostile.world import World, snapshot
 
 TIMEOUT_SECONDS = 30.0
 
@@ -97,14 +98,17 @@ async def test_output_is_cut_where_the_policy_says(sandbox: Sandbox) -> None:
     assert outcome.dropped_bytes > 0
 
 
-async def test_a_workspace_outlives_its_runs(sandbox: Sandbox, world: World) -> None:
-    policy = Policy(workspace=world.workspace)
-    first = await sandbox.run("open('m.py', 'w').write('X = 42'); import os; os.mkdir('d'); open('d/y', 'w')", policy)
-    second = await sandbox.run("import m; print(m.X)", policy)
+async def test_what_is_changed_outlives_its_run_in_the_layer(sandbox: Sandbox, world: World) -> None:
+    code = "open('m.py', 'w').write('X = 42'); import os; os.mkdir('d'); open('d/y', 'w'); os.remove('door')"
+    first = await sandbox.run(code, world.policy())
+    second = await sandbox.run("import m, os; print(m.X, sorted(os.listdir()))", world.policy())
 
-    assert (first.output, first.files_changed) == ("", ("d/y", "m.py"))
-    assert (second.output, second.files_changed) == ("42\n", ())
-    assert (world.workspace / "m.py").stat().st_uid in (os.getuid(), world.workspace.stat().st_uid)
+    assert (first.output, world.changed()) == ("", {"d", "d/y", "door", "m.py"})
+    assert layers.is_whiteout((world.top / "door").lstat())
+    names = set(ast.literal_eval(second.output.partition(" ")[2]))
+    assert (second.output.split()[0], names - {"sock", "dgram"}) == ("42", {"d", "m.py"})
+    assert (world.top / "m.py").stat().st_uid == (spawn.layer_owner() or os.getuid())
+    assert world.harm() == []
 
 
 CHANGES = """
@@ -112,7 +116,8 @@ import os
 print(open("mine.txt").read())
 for change in (lambda: open("mine.txt", "a"), lambda: open("new.txt", "w"), lambda: os.remove("mine.txt"),
                lambda: os.rename("mine.txt", "x"), lambda: os.mkdir("d"), lambda: os.chmod("mine.txt", 0o777),
-               lambda: os.truncate("mine.txt", 0), lambda: os.utime("mine.txt", (1, 1))):
+               lambda: os.truncate("mine.txt", 0), lambda: os.utime("mine.txt", (1, 1)),
+               lambda: os.open("fifo", os.O_WRONLY | os.O_NONBLOCK)):
     try:
         change()
         print("changed")
@@ -122,26 +127,65 @@ print(open("/dev/null", "w").write("x"))
 """
 
 
-async def test_a_read_only_workspace_is_only_read(sandbox: Sandbox, world: World) -> None:
+@pytest.mark.parametrize("overlay", [True, False])
+async def test_without_a_layer_a_workspace_is_only_read(
+    overlay: bool, sandbox: Sandbox, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolation = (await sandbox.confinement()).isolation
     mine = world.workspace / "mine.txt"
     mine.write_text("mine")
     mine.chmod(0o666)
+    fifo = world.workspace / "fifo"
+    os.mkfifo(fifo)
+    fifo.chmod(0o666)
+    before = snapshot(world.workspace)
+    monkeypatch.setattr(workspace_run, "_obstacles", {} if overlay else {world.workspace: "a test"})
+    if isolation == "landlock":
+        with pytest.raises(GpuboxError, match="get around Landlock"):
+            await sandbox.run(CHANGES, Policy(workspace=world.workspace))
+        fifo.unlink()
+        before = snapshot(world.workspace)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK) if isolation != "landlock" else None
 
-    outcome = await sandbox.run(CHANGES, Policy(workspace=world.workspace, read_only=True))
+    outcome = await sandbox.run(CHANGES, Policy(workspace=world.workspace))
 
-    assert outcome.output.splitlines()[0] == "mine"
-    assert mine.read_text() == "mine"
-    assert not (world.workspace / "new.txt").exists()
-    if outcome.isolation == "bubblewrap":  # Landlock lets times and permissions be changed
-        assert outcome.output.splitlines()[1:] == ["no"] * 8 + ["1"]
-        assert outcome.files_changed == ()
+    if reader:
+        os.close(reader)
+    assert snapshot(world.workspace) == before
+    assert outcome.output.splitlines() == ["mine", *["no"] * 9, "1"]
 
 
-async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbox, world: World) -> None:
+async def test_every_program_in_a_layer_sees_what_the_owner_sees(world: World, sandbox: Sandbox) -> None:
+    (world.workspace / "mine").write_text("1")
+    code = "print(open('mine').read()); open('mine', 'w').write('2')"
+    first = await sandbox.run(code, world.policy())
+    (world.workspace / "other").write_text("new")
+    again = await sandbox.run("print(open('mine').read(), open('other').read())", world.policy())
+
+    assert (first.output, again.output) == ("1\n", "2 new\n")
+    assert (world.workspace / "mine").read_text() == "1"
+
+
+async def test_a_command_line_is_run_by_a_shell(world: World, sandbox: Sandbox) -> None:
+    outcome = await sandbox.run("echo $((6 * 7)) > x && cat x; yes | head -1; exit 3", world.policy(), shell=True)
+
+    assert (outcome.output, outcome.exit_code) == ("42\ny\n", 3)
+    long = await sandbox.run("true " + "x" * 200_000 + "; echo here", world.policy(), shell=True)
+    assert long.output == "here\n"
+
+
+async def test_the_runs_of_one_layer_wait_for_each_other(world: World, sandbox: Sandbox) -> None:
+    code = "import os, time\nopen('in', 'x').close(); time.sleep(0.1); os.remove('in'); print('alone')"
+    outcomes = await asyncio.gather(*(sandbox.run(code, world.policy()) for _ in range(4)))
+
+    assert [outcome.output for outcome in outcomes] == ["alone\n"] * 4
+
+
+async def test_a_link_leads_nowhere(sandbox: Sandbox, world: World) -> None:
     (world.workspace / ".git").symlink_to(world.outside)
     code = "try: print(open('.git/secret').read())\nexcept OSError: print('held')"
 
-    outcome = await sandbox.run(code, Policy(workspace=world.workspace))
+    outcome = await sandbox.run(code, world.policy())
 
     assert outcome.output == "held\n"
 
@@ -150,13 +194,13 @@ async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> N
     confinement = await runner.probe(Config())
     if confinement.isolation is None:
         pytest.skip(confinement.problem)
-    folder = tmp_path / "mine"
+    folder, top = tmp_path / "mine", tmp_path / "chat/1/up"
     folder.mkdir(mode=0o700)
+    top.mkdir(parents=True)
 
-    outcome = await Sandbox().run("open('f', 'w').write('1')", Policy(workspace=folder))
+    outcome = await Sandbox().run("open('f', 'w').write('1')", Policy(workspace=folder, layers=(top,)))
 
-    assert (outcome.output, outcome.files_changed) == ("", ("f",))
-    assert (folder / "f").stat().st_uid == os.getuid()
+    assert (outcome.output, (top / "f").read_text(), list(folder.iterdir())) == ("", "1", [])
 
 
 async def test_without_a_workspace_nothing_is_left(sandbox: Sandbox) -> None:
@@ -174,8 +218,8 @@ async def test_several_run_side_by_side(sandbox: Sandbox) -> None:
 
 async def test_cancelling_kills_everything(sandbox: Sandbox, world: World) -> None:
     code = "import os, time\nos.fork()\nopen(f'here-{os.getpid()}', 'w').close()\ntime.sleep(90)"
-    task = asyncio.create_task(sandbox.run(code, Policy(workspace=world.workspace, wall_seconds=80.0)))
-    await until(lambda: len(list(world.workspace.glob("here-*"))) == 2)
+    task = asyncio.create_task(sandbox.run(code, world.policy(wall_seconds=80.0)))
+    await until(lambda: len(list(world.chat.rglob("here-*"))) == 2)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -186,7 +230,7 @@ async def test_cancelling_kills_everything(sandbox: Sandbox, world: World) -> No
 
 
 async def test_no_open_file_is_left_behind(sandbox: Sandbox, world: World) -> None:
-    policy = Policy(workspace=world.workspace)
+    policy = world.policy()
     for _ in range(9):  # root's users take turns, each with a mapping that is kept
         await sandbox.run("print(1)", policy)
     gc.collect()  # what tests before this one left to it
@@ -205,14 +249,14 @@ from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
 code = "import os, time\\nos.fork()\\nopen(f'here-{os.getpid()}', 'w').close()\\ntime.sleep(90)"
 sandbox = Sandbox(confinement=%r)
-asyncio.run(sandbox.run(code, Policy(workspace=Path(%r), wall_seconds=80.0)))
+asyncio.run(sandbox.run(code, Policy(workspace=Path(%r), layers=(Path(%r),), wall_seconds=80.0)))
 """
 
 
 async def test_kill_9_of_gpubox_takes_the_program_with_it(sandbox: Sandbox, world: World) -> None:
-    script = RUNNER % (await sandbox.confinement(), str(world.workspace))
+    script = RUNNER % (await sandbox.confinement(), str(world.workspace), str(world.top))
     with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as gpubox:  # noqa: ASYNC220
-        await until(lambda: len(list(world.workspace.glob("here-*"))) == 2)
+        await until(lambda: len(list(world.chat.rglob("here-*"))) == 2)
         gpubox.send_signal(signal.SIGKILL)
 
     await until(lambda: world.survivors() == [])

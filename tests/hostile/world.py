@@ -7,15 +7,17 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from gpubox.sandbox.layers import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
-from gpubox.sandbox.workspace_scan import remove_tree
 from tests.guards import OWNER
 from tests.hostile.programs import TRY, Hostile
 
@@ -34,12 +36,17 @@ class World:
         self.secret.write_text(self.token)
         self.secret.chmod(0o666)
         (self.workspace / "door").symlink_to(self.outside)
+        self.chat = self.root / "chat"
+        self.top = self.chat / "1/up"
         self.tcp = self._listening(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self.udp = self._listening(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
         self.unix = self._listening(socket.AF_UNIX, socket.SOCK_STREAM, str(self.workspace / "sock"))
         self.dgram = self._listening(socket.AF_UNIX, socket.SOCK_DGRAM, str(self.workspace / "dgram"))
         self.abstract = self._listening(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self.token)
         self.victim = self._victim()
+        self.reader = -1
+        """Of the FIFO, where a program needs one."""
+        self.before = snapshot(self.workspace)
 
     def _folder(self, name: str) -> Path:
         folder = self.root / name
@@ -68,7 +75,9 @@ class World:
         """The program with its placeholders replaced. Makes the FIFO if it needs one."""
         if "fifo" in program.name:
             os.mkfifo(self.workspace / "fifo")
+            self.reader = os.open(self.workspace / "fifo", os.O_RDONLY | os.O_NONBLOCK)
             (self.workspace / "fifo").chmod(0o666)
+            self.before = snapshot(self.workspace)
         blanks = {
             "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": OWNER.get("HOME", "/root"),
             "PORT": self.tcp.getsockname()[1], "UDP": self.udp.getsockname()[1],
@@ -80,10 +89,18 @@ class World:
             text = text.replace(f"@{name}@", str(value))
         return text
 
+    def policy(self, **fields: Any) -> Policy:
+        """Over this world's workspace, with a layer."""
+        chosen: dict[str, Any] = {"workspace": self.workspace, "layers": (self.top,), "wall_seconds": 20.0} | fields
+        return Policy(**chosen)
+
     async def run(self, sandbox: Sandbox, program: Hostile) -> Outcome:
-        """Runs the program as a model's, in this world's workspace."""
-        policy = Policy(workspace=self.workspace, **({"wall_seconds": 20.0} | program.policy))
-        return await sandbox.run(self.text(program), policy)
+        """Runs the program as a model's, over this world's workspace."""
+        return await sandbox.run(self.text(program), self.policy(**program.policy))
+
+    def changed(self) -> set[str]:
+        """What has a name in the top layer, as a mount shows it."""
+        return {str(path.relative_to(self.top)) for path in self.top.rglob("*")}
 
     def run_plainly(self, program: Hostile) -> str:
         """The output of the program without confinement. Its process group is killed."""
@@ -110,7 +127,13 @@ class World:
             with contextlib.suppress(BlockingIOError):
                 sock.recv(1) if name in ("udp", "dgram") else sock.accept()
                 damage.append(f"{name} was reached")
-        for path in self.workspace.rglob("*"):
+        if self.reader >= 0:
+            with contextlib.suppress(BlockingIOError):
+                if os.read(self.reader, 1):
+                    damage.append("the FIFO was reached")
+        if snapshot(self.workspace) != self.before:
+            damage.append("the workspace was changed")
+        for path in self.chat.rglob("*"):
             status = path.lstat()
             if status.st_mode & 0o6000 and path.is_file():
                 damage.append(f"{path.name} has a set-user-ID bit")
@@ -120,7 +143,7 @@ class World:
 
     def survivors(self) -> list[str]:
         """Processes that still refer to this world's workspace: by a mount, the environment, or their folder."""
-        mark = os.fsencode(self.workspace)
+        mark = os.fsencode(self.root)
         commands = []
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit() or int(folder.name) in (os.getpid(), self.victim.pid):
@@ -134,6 +157,9 @@ class World:
 
     def tidy(self) -> None:
         """Restores the first state."""
+        if self.reader >= 0:
+            os.close(self.reader)
+            self.reader = -1
         for path in self.workspace.iterdir():
             if path.name not in ("door", "sock", "dgram"):
                 remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -142,6 +168,9 @@ class World:
                 with contextlib.suppress(OSError):
                     path.unlink()
         self.secret.write_text(self.token)
+        remove_tree(self.chat)
+        self.top.mkdir(parents=True)
+        self.before = snapshot(self.workspace)
         self.harm()
         if self.victim.poll() is not None:
             self._kill_victim()
@@ -157,6 +186,18 @@ class World:
         self._kill_victim()
         for sock in (self.tcp, self.udp, self.unix, self.dgram, self.abstract):
             sock.close()
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """All that an owner could notice of what is in ``folder``; nothing is followed."""
+    seen: dict[str, object] = {}
+    for path in (folder, *folder.rglob("*")):
+        status = path.lstat()
+        facts = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink, status.st_mtime_ns, status.st_ino)
+        link = path.readlink() if path.is_symlink() else None
+        text = path.read_bytes() if stat.S_ISREG(status.st_mode) else None
+        seen[str(path.relative_to(folder))] = (facts, link, text, os.listxattr(path, follow_symlinks=False))
+    return seen
 
 
 @contextlib.contextmanager

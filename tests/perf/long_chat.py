@@ -140,7 +140,7 @@ async def measure(real: str, context: int, turns: int, rounds: int, *, reuse: bo
                 compactions += 1
                 print(
                     f"turn {turn}: compacted from {held:,} to {conversation.server_cache_tokens:,} tokens, read again "
-                    f"{timing.prefill_reprocessed_tokens} (estimate: at most {cost.read_tokens}, free {cost.freed_tokens:,})"
+                    f"{timing.prefill_reprocessed_tokens} (at most {cost.read_tokens}; {cost.freed_tokens:,} are free)"
                 )
     for body in server.bodies:
         now = body["messages"]

@@ -26,7 +26,7 @@ Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[
 SERVING = ServerEndpoint("http://127.0.0.1:8081", "qwen36-mtp-16gb", build="llama-server b11434")
 
 CODE = 'def parse(text):\n    return int(text[:-1]) * 3600\n\nassert parse("1h30m") == 5400\n'
-CALL = ToolCall("call-1", "code_execution", {"code": CODE}, CODE)
+CALL = ToolCall("call-1", "run", {"code": CODE}, CODE)
 OUTPUT = ToolOutput(
     "Traceback (most recent call last):\n  File \"main.py\", line 4, in <module>\nValueError: invalid literal for "
     "int() with base 10: '1h30'\n[exit code 1]", ok=False, seconds=0.038, exit_code=1, isolation="bubblewrap",
@@ -95,7 +95,7 @@ def words(text: str) -> list[e.AgentEvent]:
 def opening(protocol: str = "native") -> list[Step]:
     """The first events of each turn."""
     return [
-        e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("code_execution",), context_size_tokens=131072),
+        e.TurnStarted(protocol, model="Qwen3.6-35B-A3B", tools=("run",), context_size_tokens=131072),
         e.RoundStarted(1, 5),
         e.PrefillProgress(566, 566, 0),
     ]

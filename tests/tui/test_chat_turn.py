@@ -30,7 +30,7 @@ def test_a_whole_turn() -> None:
         "❯ Parse 1h30m",
         "qwen   b11434",
         "▸ thought for ~412 tokens, 5.9 s",
-        "code_execution · bubblewrap · 38 ms · exit 1",
+        "run · bubblewrap · 38 ms · exit 1",
         "│ ValueError: invalid literal",
         "round 1/5   70.4 tok/s while writing   draft 98%   prompt 566 read, 0 reused",
         "The first attempt fails on mixed units",
@@ -85,7 +85,7 @@ def test_a_failed_turn_shows_a_hint_and_keeps_its_text() -> None:
     view = played(*opening(), e.TextDelta("Half an answer"), e.ToolRequested(CALL), failed)
     shown = drawn(view)
     assert "Half an answer" in shown and "✗ It went away [/foo]." in shown and "^r asks again." in shown
-    assert "code_execution · stopped" in shown and view.over and view.failed
+    assert "run · stopped" in shown and view.over and view.failed
 
 
 def test_the_end_reason_of_a_turn_is_shown() -> None:
@@ -134,7 +134,7 @@ def test_an_interrupted_turn_is_marked() -> None:
 
 
 def test_tool_calls_fold_long_code_and_output() -> None:
-    call = ToolCall("c", "code_execution", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
+    call = ToolCall("c", "run", {}, "\n".join(f"x{i} = {i}" for i in range(100)))
     output = ToolOutput(
         "\n".join(f"line {i}" for i in range(300)), isolation="none", ended_by="memory", dropped_bytes=5000
     )

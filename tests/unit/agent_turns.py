@@ -20,9 +20,10 @@ from tests.scripted_server import ScriptedServer
 
 
 class Echo:
-    """code_execution that returns its program instead of running it."""
+    """run that returns its program instead of running it."""
 
-    name = "code_execution"
+    name = "run"
+    max_characters = 8000
     description = "Runs Python."
     parallel_safe = True
     parameters: dict[str, Any] = {  # noqa: RUF012

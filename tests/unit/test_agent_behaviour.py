@@ -76,17 +76,17 @@ async def test_content_of_parts_and_null_is_parsed() -> None:
 async def test_malformed_arguments_are_repaired_and_sent_back_as_json(arguments: str, code: str) -> None:
     tool = Echo()
     result = await run_turn(
-        ScriptedServer(says(calls=[call("code_execution", arguments)], finish="tool_calls"), says("ok")), tools=[tool]
+        ScriptedServer(says(calls=[call("run", arguments)], finish="tool_calls"), says("ok")), tools=[tool]
     )
     assert tool.codes == [code] and result.notices == ["repaired"] and result.finished.text == "ok"
     sent = result.bodies[1]["messages"][-2]["tool_calls"][0]["function"]["arguments"]
     assert json.loads(sent) == {"code": code}
 
 
-@pytest.mark.parametrize("arguments", ["{]", "[1, 2]", '{"program": "print(1)"}', '{"code": 5}', '{"code": ""}', ""])
+@pytest.mark.parametrize("arguments", ["{]", "[1, 2]", '{"prog": "print(1)"}', '{"code": 5}', '{"code": ""}', ""])
 async def test_arguments_beyond_repair_are_answered_with_the_error(arguments: str) -> None:
     tool = Echo()
-    bad = call("code_execution", arguments)
+    bad = call("run", arguments)
     result = await run_turn(ScriptedServer(says(calls=[bad], finish="tool_calls"), says("Sorry: 42")), tools=[tool])
     assert tool.codes == [] and result.notices == ["bad_arguments"] and result.finished.text == "Sorry: 42"
     assert result.bodies[1]["messages"][-1]["content"].startswith("Not run: ")
@@ -94,7 +94,7 @@ async def test_arguments_beyond_repair_are_answered_with_the_error(arguments: st
 
 async def test_truncated_call_is_never_run() -> None:
     tool = Echo()
-    cut = call("code_execution", '{"code": "import os\\nfor name in os.listdir():\\n    os.remove(na')
+    cut = call("run", '{"code": "import os\\nfor name in os.listdir():\\n    os.remove(na')
     result = await run_turn(ScriptedServer(says(calls=[cut], finish="length"), says("Shorter.")), tools=[tool])
     assert tool.codes == [] and result.notices == ["truncated"] and result.finished.text == "Shorter."
     assert "cut off" in result.bodies[1]["messages"][-1]["content"]
@@ -235,10 +235,10 @@ async def test_unknown_tool_is_answered_with_the_tools_there_are() -> None:
     bad = call("web_search", '{"query": "x"}')
     result = await run_turn(ScriptedServer(says(calls=[bad], finish="tool_calls"), says("ok")), tools=[Echo()])
     assert result.notices == ["unknown_tool"] and result.finished.text == "ok"
-    assert "code_execution" in result.bodies[1]["messages"][-1]["content"]
+    assert "run" in result.bodies[1]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("name", ["python", "functions.code_execution", "Code_Execution", "code_executon"])
+@pytest.mark.parametrize("name", ["python", "functions.run", "Code_Execution", "runn"])
 async def test_similar_tool_names_are_accepted(name: str) -> None:
     tool = Echo()
     near = call(name, '{"code": "print(1)"}')
@@ -247,12 +247,12 @@ async def test_similar_tool_names_are_accepted(name: str) -> None:
 
 
 TEXT_CALLS = [
-    '<tool_call>\n{"name": "code_execution", "arguments": {"code": "print(1)"}}\n</tool_call>',
-    '<tool_call>{"name": "code_execution", "arguments": {"code": "print(1)"}}',
-    "<function=code_execution>\n<parameter=code>\nprint(1)\n</parameter>\n</function>",
-    '[TOOL_CALLS][{"name": "code_execution", "arguments": {"code": "print(1)"}}]',
-    '<|python_tag|>{"name": "code_execution", "parameters": {"code": "print(1)"}}',
-    '{"name": "code_execution", "arguments": {"code": "print(1)"}}',
+    '<tool_call>\n{"name": "run", "arguments": {"code": "print(1)"}}\n</tool_call>',
+    '<tool_call>{"name": "run", "arguments": {"code": "print(1)"}}',
+    "<function=run>\n<parameter=code>\nprint(1)\n</parameter>\n</function>",
+    '[TOOL_CALLS][{"name": "run", "arguments": {"code": "print(1)"}}]',
+    '<|python_tag|>{"name": "run", "parameters": {"code": "print(1)"}}',
+    '{"name": "run", "arguments": {"code": "print(1)"}}',
 ]
 
 
@@ -266,9 +266,9 @@ async def test_tool_calls_in_text_are_run(text: str, caps: dict[str, bool] | Non
 
 
 QUOTED_CALLS = [
-    'Of course:\n```json\n{"name": "code_execution", "arguments": {"code": "print(1)"}}\n```\nThat runs it.',
-    'Write:\n```\n<tool_call>{"name": "code_execution", "arguments": {"code": "print(1)"}}</tool_call>\n```',
-    'It is `<tool_call>{"name": "code_execution", "arguments": {"code": "print(1)"}}</tool_call>`.',
+    'Of course:\n```json\n{"name": "run", "arguments": {"code": "print(1)"}}\n```\nThat runs it.',
+    'Write:\n```\n<tool_call>{"name": "run", "arguments": {"code": "print(1)"}}</tool_call>\n```',
+    'It is `<tool_call>{"name": "run", "arguments": {"code": "print(1)"}}</tool_call>`.',
 ]
 
 
@@ -287,7 +287,7 @@ async def test_without_native_calls_only_the_sandbox_is_called() -> None:
 
     tools = [Echo(), Write()]
     for text in (*TEXT_CALLS, QUOTED_CALLS[0]):
-        text = text.replace("code_execution", "write_file")
+        text = text.replace("run", "write_file")
         await run_turn(ScriptedServer(says(text), says("ok"), caps=FENCED), tools=tools)
     assert [tool.codes for tool in tools] == [[], []]
 
@@ -303,8 +303,8 @@ ODD_ARGUMENTS = [
 
 @pytest.mark.parametrize("arguments", ODD_ARGUMENTS, ids=range(len(ODD_ARGUMENTS)))
 async def test_no_arguments_end_a_turn(arguments: str) -> None:
-    odd = call("code_execution", arguments)
-    names = ('"name": "code_execution", "arguments": ', "<tool_call>{", "}</tool_call>")
+    odd = call("run", arguments)
+    names = ('"name": "run", "arguments": ', "<tool_call>{", "}</tool_call>")
     text = f"{names[1]}{names[0]}{arguments}{names[2]}"
     server = ScriptedServer(says(calls=[odd], finish="tool_calls"), says(text), says(text), says("ok"), says("ok"))
     result = await run_turn(server, tools=[Echo()])
@@ -401,9 +401,9 @@ async def test_the_protocol_follows_the_template() -> None:
 ATOMS = [*'{}[\\"\n ', "```python\n", "```\n", "~~~", "print(1)\n", "def f(:\n", "<think>", "</think>", "<tool_call>"]
 ATOMS += [
     "</tool_call>",
-    '{"name": "code_execution", "arguments": ',
+    '{"name": "run", "arguments": ',
     '{"code": "print(1)"}',
-    "<function=code_execution>",
+    "<function=run>",
 ]
 ATOMS += ["<parameter=code>", "[TOOL_CALLS]", "<|python_tag|>", "hello ", "\x1b[31m", "[/foo]", "\u202e", "\U0001f600"]
 
@@ -419,7 +419,7 @@ async def test_random_replies_leave_a_usable_chat(seed: int) -> None:
     def nonsense() -> Play:
         if dice.random() < 0.1:
             return refuses(dice.choice([400, 500, 503]), "bad")
-        names = ["code_execution", "python", "x", ""]
+        names = ["run", "python", "x", ""]
         calls = [call(dice.choice(names), random_text(5), i, dice.choice(["", "a"])) for i in range(dice.randrange(3))]
         finish = dice.choice(["stop", "length", "tool_calls"])
         return says(random_text(20), reasoning=random_text(4), calls=calls, finish=finish, drop=dice.random() < 0.1)

@@ -115,7 +115,7 @@ def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path, journal: ChatJ
 def test_an_interrupted_call_gets_an_output_on_replay(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "Run it.")
     journal.add_event(
-        MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),)))
+        MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "run", {"code": "1"}),)))
     )
     journal.close()
 
@@ -128,7 +128,7 @@ def test_a_repeated_round_and_a_shortened_output(path: Path, journal: ChatJourna
     ask(journal, "t1", "Run it.")
     journal.add_event(TextDelta("a stream that bro"))
     journal.add_event(RoundRestarted(1, "the stream broke"))
-    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution"),))))
+    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "run"),))))
     journal.add_event(MessageAdded(Message("tool", "1\n" * 1000, tool_call_id="c1")))
     journal.add_event(MessageShortened(2, "[removed]"))
     journal.close()
@@ -299,7 +299,7 @@ def test_the_list_of_chats(paths: Paths) -> None:
 def test_search_finds_questions_answers_code_and_outputs(paths: Paths) -> None:
     journal = ChatJournal(chat_path(paths, "one"))
     ask(journal, "t1", 'Say "Grüß\ndich" there')
-    call = ToolCall("c1", "code_execution", {"code": "x"}, code="print('needle in code')")
+    call = ToolCall("c1", "run", {"code": "x"}, code="print('needle in code')")
     journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(call,))))
     journal.add_event(MessageAdded(Message("tool", "needle in output", tool_call_id="c1")))
     answer(journal, "A " + "long " * 50 + "needle" + " tail" * 50)

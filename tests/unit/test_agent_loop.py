@@ -408,7 +408,7 @@ async def test_calls_under_one_index_with_ids_of_their_own_are_several() -> None
 
 
 async def test_an_old_function_call_is_a_call() -> None:
-    legacy = {"name": "code_execution", "arguments": '{"code": "print(1)"}'}
+    legacy = {"name": "run", "arguments": '{"code": "print(1)"}'}
     first = Play([chunk({"function_call": legacy}), chunk({}, finish="function_call"), b"data: [DONE]\n\n"])
     result = await run_turn(ScriptedServer(first, says("b")), tools=[Echo()])
     assert [event.call.code for event in result.of(ToolRequested)] == ["print(1)"]
@@ -425,7 +425,7 @@ async def test_the_model_reads_which_of_many_calls_did_not_run() -> None:
 async def test_call_ids_are_unique_in_a_chat() -> None:
     conversation = Conversation()
     for n in range(2):
-        plays = ScriptedServer(says(calls=[call("code_execution", f'{{"code": "{n}"}}')]), says("ok"))
+        plays = ScriptedServer(says(calls=[call("run", f'{{"code": "{n}"}}')]), says("ok"))
         await run_turn(plays, tools=[Echo()], conversation=conversation)
     call_ids = [c.id for message in conversation.messages for c in message.tool_calls]
     assert len(set(call_ids)) == len(call_ids) == 2
@@ -481,7 +481,7 @@ class Reading(Echo):
 
 
 async def test_turn_started_names_the_tools_of_the_prompt() -> None:
-    for caps, tools in ((None, ("code_execution", "read_file")), (FENCED, ("code_execution",))):
+    for caps, tools in ((None, ("run", "read_file")), (FENCED, ("run",))):
         result = await run_turn(ScriptedServer(says("ok"), caps=caps), tools=[Echo(), Reading()])
         assert result.of(TurnStarted)[0].tools == tools
     result = await run_turn(ScriptedServer(says("ok"), caps=FENCED), tools=[Reading()])

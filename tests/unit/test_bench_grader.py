@@ -127,7 +127,7 @@ async def test_nothing_else_passes_and_nobody_suffers_by_it(sandbox: Sandbox) ->
 class Broken(Sandbox):
     """Starts but prints nothing, as bwrap does when the kernel has no namespaces left."""
 
-    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"", shell: bool = False) -> Outcome:  # noqa: B008
         return Outcome(1, None, "bwrap: Creating new namespace failed", "", 0.1, "bubblewrap")
 
 
@@ -159,7 +159,7 @@ class Busy(Sandbox):
 
     refused = 0
 
-    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"", shell: bool = False) -> Outcome:  # noqa: B008
         self.refused += 1
         refused = self.refused <= 2
         return await (Broken().run(code, policy) if refused else super().run(code, policy, stdin=stdin))

@@ -98,7 +98,7 @@ def command(
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--workdir", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path), metavar="FOLDER",
-    help="The workspace. [default: an empty one, removed afterwards]",
+    help="The folder that it sees; what it changes there is thrown away. [default: an empty one]",
 )  # fmt: skip
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
@@ -110,12 +110,10 @@ def run(context: Context, file: BinaryIO, workdir: Path | None, seconds: float |
     """Run the Python program FILE (- for stdin) in the sandbox that the chat uses.
 
     It has no network, sees only its workspace, and has limits of time and memory. Exits 6 if the program fails or
-    is stopped.
+    is stopped. The files that it changed are named; the folder itself stays as it is.
     """
-    import asyncio
-
+    from gpubox.cli.sandboxed import run_over
     from gpubox.sandbox.policy import Policy
-    from gpubox.sandbox.runner import Sandbox
 
     code = file.read(_MAX_PROGRAM_BYTES + 1)
     if len(code) > _MAX_PROGRAM_BYTES:
@@ -123,13 +121,15 @@ def run(context: Context, file: BinaryIO, workdir: Path | None, seconds: float |
     policy = Policy(workspace=workdir)
     if seconds is not None:
         policy = replace(policy, wall_seconds=seconds, cpu_seconds=max(1, int(seconds + 1)))
-    outcome = asyncio.run(Sandbox(context.config).run(code.decode("utf-8", "surrogateescape"), policy))
+    outcome = run_over(context.config, code.decode("utf-8", "surrogateescape"), policy)
     if as_json:
         output.emit_json(json_fields(outcome, "ok", "weakness"))
     else:
         if outcome.output:
             output.emit_verbatim(outcome.output.removesuffix("\n"))
-        for text in (*outcome.about_workspace, *([f"weaker: {outcome.weakness}"] if outcome.weakness else [])):
+        unchanged = [f"{workdir} itself is unchanged."] if outcome.files_changed else []
+        weaker = [f"weaker: {outcome.weakness}"] if outcome.weakness else []
+        for text in (*outcome.about_workspace, *unchanged, *weaker):
             diagnostics.note(text)
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""

@@ -1,0 +1,406 @@
+"""Turns, takes, drops, undo and redo over a workspace, against a model of it in memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.sandbox.changes import Change, unified
+from gpubox.sandbox.layers import TopLayer
+from gpubox.sandbox.steps import MAX_OPEN_LAYERS, Steps, now_ns
+from tests.sampling import some_of
+
+Tree = dict[str, tuple[object, ...]]
+
+
+def tree(top: Path, *, times: bool = True) -> Tree:
+    """Every path below ``top`` with all that must come back."""
+    entries: Tree = {}
+    for folder, names, files in os.walk(top):
+        for name in [*names, *files, ""] if folder == str(top) else [*names, *files]:
+            path = Path(folder, name)
+            status = path.lstat()
+            content: object = None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(status.st_mode):
+                content = path.read_bytes()
+            entries[os.path.relpath(path, top)] = (
+                stat.S_IFMT(status.st_mode),
+                stat.S_IMODE(status.st_mode),
+                content,
+                status.st_mtime_ns if times else 0,
+                status.st_uid,
+            )
+    return entries
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "a.txt").write_text("".join(f"line {number}\n" for number in range(40)))
+    (folder / "src/b.py").write_text("b = 1\n")
+    (folder / "src/data.bin").write_bytes(b"\0\1\2")
+    (folder / "link").symlink_to("a.txt")
+    for path in (folder / "a.txt", folder / "src/b.py", folder / "src", folder):
+        os.utime(path, ns=(10**18, 10**18 + 7))
+    return folder
+
+
+@pytest.fixture
+def steps(workspace: Path, tmp_path: Path) -> Iterator[Steps]:
+    with closing(Steps(workspace, tmp_path / "chat.layers")) as steps:
+        yield steps
+
+
+@contextmanager
+def turn(steps: Steps, turn_id: str = "t1") -> Iterator[TopLayer]:
+    """What is written inside is the turn's layer."""
+    steps.begin_turn(turn_id)
+    steps._noted_ns = 2**62  # the owner's files are older than the run, whatever the tick of the clock
+    yield TopLayer(steps.view())
+    steps.note_changes()
+    steps.end_turn()
+
+
+def paths(steps: Steps) -> list[str]:
+    return [change.path for change in steps.changes()]
+
+
+def change_of(steps: Steps, path: str) -> Change:
+    return next(change for change in steps.changes() if change.path == path)
+
+
+def names(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/"))
+
+
+def test_the_owner_sees_what_a_turn_changed_and_his_folder_stays(workspace: Path, steps: Steps) -> None:
+    before = tree(workspace)
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n", 0o755)
+        layer.write(names("new/deep/c.py"), b"c = 3\n")
+        layer.remove(names("src/data.bin"))
+    assert tree(workspace) == before
+    kinds = {change.path: (change.kind, change.added, change.removed) for change in steps.changes()}
+    assert kinds == {
+        "new/deep/c.py": ("new", 1, 0),
+        "src/b.py": ("changed", 1, 1),
+        "src/data.bin": ("removed", 0, 0),
+    }
+    assert unified(change_of(steps, "src/b.py")) == (
+        "src/b.py: mode 644 -> 755\n--- src/b.py\n+++ src/b.py\n@@ -1,1 +1,1 @@\n-b = 1\n+b = 2\n"
+    )
+
+
+def test_a_take_and_its_undo_and_redo_are_equal_byte_for_byte(workspace: Path, steps: Steps) -> None:
+    before = tree(workspace)
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n", 0o755)
+        layer.write(names("new/deep/c.py"), b"c = 3\n")
+        layer.remove(names("link"))
+        layer.remove(names("src/data.bin"))
+    written = (steps.layers()[0] / "src/b.py").stat().st_mtime_ns
+    assert steps.take().taken == ("link", "new/deep/c.py", "src/b.py", "src/data.bin")
+    after = tree(workspace)
+    assert after["src/b.py"][1:4] == (0o755, b"b = 2\n", written)
+    assert "link" not in after and not steps.changes() and not steps.layers()
+    assert steps.undo().turns == ("t1",)
+    assert tree(workspace) == before
+    assert steps.redo().files == ("link", "new", "new/deep", "new/deep/c.py", "src/b.py", "src/data.bin")
+    assert tree(workspace) == after
+
+
+def test_some_hunks_are_taken_and_the_others_stay_open(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        text = (workspace / "a.txt").read_text().replace("line 3\n", "LINE 3\n").replace("line 30\n", "")
+        layer.write(names("a.txt"), text.encode())
+    assert len(change_of(steps, "a.txt").hunks) == 2
+    steps.take({"a.txt": frozenset({1})})
+    assert "LINE 3" not in (workspace / "a.txt").read_text() and "line 30\n" not in (workspace / "a.txt").read_text()
+    (hunk,) = change_of(steps, "a.txt").hunks
+    assert hunk.lines[3:5] == ("-line 3", "+LINE 3")
+    steps.take()
+    assert (workspace / "a.txt").read_text() == text
+
+
+def test_hunks_keep_carriage_returns_other_encodings_and_a_missing_last_line_break(
+    workspace: Path, steps: Steps
+) -> None:
+    middle = b"".join(b"same %d\r\n" % number for number in range(20))
+    (workspace / "odd").write_bytes(b"\xe9t\xe9\r\n" + middle + b"end")
+    with turn(steps) as layer:
+        layer.write(names("odd"), b"\xe9t\xe9!\r\n" + middle + b"end\n")
+    assert change_of(steps, "odd").hunks[1].lines[-3:] == (
+        " same 19\u240d",
+        "-end\n\\ No newline at end of file",
+        "+end",
+    )
+    steps.take({"odd": frozenset({0})})
+    assert (workspace / "odd").read_bytes() == b"\xe9t\xe9!\r\n" + middle + b"end"
+    steps.take()
+    assert (workspace / "odd").read_bytes() == b"\xe9t\xe9!\r\n" + middle + b"end\n"
+
+
+@pytest.mark.parametrize("path", ["src/b.py", "src/data.bin", "link", "fresh"])
+def test_what_the_owner_changed_meanwhile_is_never_overwritten(workspace: Path, steps: Steps, path: str) -> None:
+    with turn(steps) as layer:
+        if path == "src/data.bin":
+            layer.remove(names(path))
+        else:
+            if path == "link":
+                layer.remove(names(path))
+            layer.write(names(path), b"the model's\n")
+        layer.write(names("other"), b"\n")
+    (workspace / path).unlink(missing_ok=True)
+    (workspace / path).write_bytes(b"the owner's\n")
+    assert change_of(steps, path).conflict
+    result = steps.take()
+    assert result.taken == ("other",) and [change.path for change in result.left] == [path]
+    assert (workspace / path).read_bytes() == b"the owner's\n"
+    assert steps.take({path: None}).taken == ()
+
+
+def test_a_change_with_the_size_and_the_time_of_before_is_seen(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n")
+    time = (workspace / "src/b.py").stat().st_mtime_ns
+    (workspace / "src/b.py").write_text("b = 9\n")
+    os.utime(workspace / "src/b.py", ns=(time, time))
+    assert change_of(steps, "src/b.py").conflict
+
+
+def test_the_same_content_again_is_no_conflict(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n")
+    (workspace / "src/b.py").unlink()
+    (workspace / "src/b.py").write_text("b = 1\n")  # as git does when the owner goes to another branch and back
+    assert steps.take().taken == ("src/b.py",)
+
+
+def test_what_changed_while_the_program_ran_is_a_conflict_at_once(workspace: Path, steps: Steps) -> None:
+    steps.begin_turn("t1")
+    began = (workspace / "src/b.py").stat().st_ctime_ns - 1
+    TopLayer(steps.view()).write(names("src/b.py"), b"b = 2\n")
+    steps.note_changes(began)
+    steps.end_turn()
+    assert change_of(steps, "src/b.py").conflict
+    steps.drop({"src/b.py": None})
+    with turn(steps, "t2") as layer:  # once more, now that the program saw the owner's
+        layer.write(names("src/b.py"), b"b = 3\n")
+    assert steps.take().taken == ("src/b.py",)
+
+
+def test_what_runs_by_itself_needs_its_own_yes(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        for path in (".git/hooks/pre-commit", "pkg/HEAD", "pkg/objects/x", "pkg/refs/y", ".envrc", "ok.py"):
+            layer.write(names(path), b"x\n", 0o755)
+    reasons = {change.path: change.runs_by_itself for change in steps.changes()}
+    assert [path for path in reasons if not reasons[path]] == ["ok.py"]
+    assert steps.take().taken == ("ok.py",)
+    assert steps.take(allow=[".envrc"]).taken == (".envrc",)
+    assert sorted(os.listdir(workspace)) == [".envrc", "a.txt", "link", "ok.py", "src"]
+    steps.take(allow=paths(steps))
+    assert (workspace / ".git/hooks/pre-commit").stat().st_mode & 0o777 == 0o755
+    assert not steps.layers()
+
+
+def test_what_is_dropped_no_longer_hides_the_owners_files(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n")
+        layer.write(names("keep"), b"k\n")
+        layer.remove(names("src/data.bin"))
+    steps.drop({"src/b.py": None, "src/data.bin": None})
+    assert paths(steps) == ["keep"]
+    (workspace / "src/b.py").write_text("b = 7\n")
+    assert paths(steps) == ["keep"]
+    with steps.view().folder(("src",)) as folder:
+        assert folder.find("b.py").status.st_size == 6 and folder.find("data.bin")  # type: ignore[union-attr]
+    steps.drop()
+    assert not steps.changes() and not steps.layers()
+    steps.undo()
+    steps.redo()
+    assert not steps.changes()
+
+
+def test_some_hunks_are_dropped(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        text = (workspace / "a.txt").read_text().replace("line 3\n", "LINE 3\n").replace("line 30\n", "")
+        layer.write(names("a.txt"), text.encode())
+    steps.drop({"a.txt": frozenset({0})})
+    (hunk,) = change_of(steps, "a.txt").hunks
+    assert "-line 30" in hunk.lines
+    steps.take()
+    assert "line 3\n" in (workspace / "a.txt").read_text()
+
+
+def test_a_folder_in_the_place_of_a_file_and_the_other_way_round(workspace: Path, steps: Steps) -> None:
+    before = tree(workspace)
+    with turn(steps) as layer:
+        layer.remove(names("a.txt"))
+        layer.write(names("a.txt/inner/x"), b"x\n")
+        for path in ("src/b.py", "src/data.bin"):
+            layer.remove(names(path))
+        shutil.rmtree(layer.path / "src")
+        (layer.path / "src").write_text("a file now\n")
+    with turn(steps, "t2") as layer:
+        layer.write(names("a.txt/inner/y"), b"y\n")
+    assert set(paths(steps)) == {"a.txt", "a.txt/inner/x", "a.txt/inner/y", "src", "src/b.py", "src/data.bin"}
+    assert len(steps.take({"a.txt/inner/x": None}).taken) == 3
+    assert set(paths(steps)) == {"src", "src/b.py", "src/data.bin"}
+    steps.take()
+    assert (workspace / "src").read_text() == "a file now\n" and (workspace / "a.txt/inner/y").exists()
+    after = tree(workspace)
+    steps.undo("t1")
+    assert tree(workspace) == before
+    steps.redo()
+    steps.redo()
+    assert tree(workspace) == after
+
+
+def test_a_removed_folder_comes_back_with_modes_and_times(workspace: Path, steps: Steps) -> None:
+    (workspace / "src/inner").mkdir(mode=0o750)
+    (workspace / "src/inner/x").write_text("x")
+    os.utime(workspace / "src/inner", ns=(1, 1))
+    before = tree(workspace)
+    with turn(steps) as layer:
+        layer.remove(names("src"))
+    assert paths(steps) == ["src/b.py", "src/data.bin", "src/inner/x"]
+    steps.take()
+    assert not (workspace / "src").exists()
+    steps.undo()
+    assert tree(workspace) == before
+    with turn(steps, "t2") as layer:
+        layer.remove(names("src"))
+    steps.drop({"src/b.py": None})
+    assert paths(steps) == ["src/data.bin", "src/inner/x"]
+    assert not steps.view().status(("src", "inner"))
+
+
+def test_a_folder_that_the_owner_put_something_into_stays(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.remove(names("src"))
+    (workspace / "src/mine").write_text("mine")
+    assert change_of(steps, "src/mine").conflict
+    steps.take()
+    assert os.listdir(workspace / "src") == ["mine"]
+
+
+def test_special_files_are_never_taken_and_setuid_bits_are_dropped(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        os.mkfifo(layer.path / "pipe")
+        layer.write(names("tool"), b"x\n", 0o4755)
+        (layer.path / "full").symlink_to("/etc/passwd")
+    assert paths(steps) == ["full", "tool"]
+    result = steps.take()
+    assert result.taken == ("tool",) and "setuid" in result.notes[0]
+    assert (workspace / "tool").stat().st_mode & 0o7777 == 0o755
+    assert change_of(steps, "full").runs_by_itself == "a link out of the workspace"
+
+
+def test_no_link_is_followed(workspace: Path, steps: Steps, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n")
+        layer.write(names("src/new"), b"n\n")
+    (workspace / "src").rename(tmp_path / "moved")
+    (workspace / "src").symlink_to(outside)
+    assert steps.take().taken == ()
+    assert not list(outside.iterdir())
+
+
+def test_undo_refuses_where_the_owner_went_on_and_keeps_on_request(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n")
+        layer.write(names("other"), b"o\n")
+    steps.take()
+    (workspace / "src/b.py").write_text("b = 3\n")
+    before = tree(workspace)
+    with pytest.raises(GpuboxError, match=r"You changed src/b\.py since: nothing was undone"):
+        steps.undo()
+    assert tree(workspace) == before
+    assert steps.undo(keep=["src/b.py"]).kept == ("src/b.py",)
+    assert (workspace / "src/b.py").read_text() == "b = 3\n" and not (workspace / "other").exists()
+    assert steps.redo().files == ("other",)
+    assert (workspace / "src/b.py").read_text() == "b = 3\n"
+
+
+def test_undo_works_after_a_restart_and_a_new_turn_forgets_what_was_undone(workspace: Path, tmp_path: Path) -> None:
+    folder, before = tmp_path / "chat.layers", tree(workspace)
+    with closing(Steps(workspace, folder)) as steps:
+        with turn(steps) as layer:
+            layer.write(names("src/b.py"), b"b = 2\n")
+        steps.take()
+        with turn(steps, "t2") as layer:
+            layer.write(names("src/b.py"), b"b = 3\n")
+        steps.take()
+    with pytest.raises(GpuboxError, match="open"), closing(Steps(workspace, folder)), closing(Steps(workspace, folder)):
+        pass
+    with closing(Steps(workspace, folder)) as steps:
+        assert steps.can_undo == "t2"
+        assert steps.undo("t1").turns == ("t2", "t1")
+        assert tree(workspace) == before and steps.can_redo == "t1"
+        with turn(steps, "t3"):
+            pass
+        assert not steps.can_redo
+        assert sorted(os.listdir(folder)) == ["000005", "lock", "steps.json"]
+        assert folder.stat().st_mode & 0o777 == 0o700
+        with pytest.raises(UsageError):
+            steps.redo()
+
+
+def test_a_turn_that_a_kill_cut_off_is_open_for_a_decision(workspace: Path, tmp_path: Path) -> None:
+    with closing(Steps(workspace, tmp_path / "chat.layers")) as steps:
+        steps.begin_turn("t1")
+        TopLayer(steps.view()).write(names("new"), b"n\n")
+    with closing(Steps(workspace, tmp_path / "chat.layers")) as steps:
+        assert paths(steps) == ["new"]
+        assert steps.take().taken == ("new",)
+
+
+def test_too_many_open_turns_are_refused(steps: Steps) -> None:
+    for number in range(MAX_OPEN_LAYERS):
+        with turn(steps, f"t{number}") as layer:
+            layer.write((f"f{number}",), b"\n")
+    with pytest.raises(GpuboxError, match="40 turns wait for your decision"):
+        steps.begin_turn("one more")
+    with_empty = len(steps.layers())
+    steps.drop({"f0": None})
+    with turn(steps, "again"):
+        pass
+    assert (with_empty, len(steps.layers())) == (40, 1)
+
+
+def test_old_turns_are_forgotten(workspace: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpubox.sandbox.steps.MAX_TURNS", 3)
+    for number in range(6):
+        with turn(steps, f"t{number}") as layer:
+            layer.write(names("src/b.py"), b"b = %d\n" % (number + 10))
+        steps.take()
+    assert len([name for name in os.listdir(steps.folder) if name.isdigit()]) == 6
+    steps.undo("t3")
+    assert (workspace / "src/b.py").read_text() == "b = 12\n" and not steps.can_undo
+
+
+def test_note_changes_says_what_is_new(steps: Steps) -> None:
+    steps.begin_turn("t1")
+    layer = TopLayer(steps.view())
+    layer.write(names("src/b.py"), b"b = 2\n")
+    layer.write(names("pkg/__pycache__/x.pyc"), b"")
+    assert steps.note_changes() == ("pkg/", "src/b.py")
+    assert steps.note_changes() == ()
+    layer.remove(names("src/b.py"))
+    layer.write(names("x"), b"")
+    assert steps.note_changes() == ("src/b.py (removed)", "x")
+    layer.remove(names("x"))
+    assert steps.note_changes() == ("x (removed)",)
