@@ -24,6 +24,7 @@ from gpubox.agent.tools import Answer, Question, ToolOutput
 from gpubox.config import Config, McpServer, load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from tests.sampling import sampled
 from tests.scripted_server import ScriptedServer, call, says
 
 SERVER = Path(__file__).parents[1] / "mcp_server.py"
@@ -193,7 +194,7 @@ BROKEN = {
 """What the server does -> what the model reads."""
 
 
-@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("how", sampled(list(BROKEN), 0.3, always=["call-leaves-a-daemon"]))
 async def test_a_broken_server_is_a_sentence(
     make: Make, how: str, monkeypatch: pytest.MonkeyPatch, marker: str
 ) -> None:
