@@ -24,6 +24,7 @@ turn_tools.py     ask, done
 test_output.py    the part of a test run's output that says what failed (pure)
 edits.py          what an edit or a write makes of a file
 edit_match.py     where in a file an edit belongs (pure)
+mcp.py            tools of the owner's MCP servers, called by name
 workspace.py      the one folder that tools see, with the layers that take what they write
 work.py           the files of one chat: its turns' layers, and what the owner takes of them
 git.py            commits what was taken, and proposes the message

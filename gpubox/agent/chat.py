@@ -53,6 +53,7 @@ from gpubox.paths import Paths
 if TYPE_CHECKING:
     from gpubox.agent.after_turn import AfterTurn
     from gpubox.agent.loop import AgentLoop
+    from gpubox.agent.mcp import McpServers
     from gpubox.agent.projects import ProjectTests
     from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
@@ -96,6 +97,7 @@ class Chat:
         self._idle.set()
         self._workspace: Workspace | None = None
         self._open_work: Work | None = None
+        self._servers: McpServers | None = None
         self._new_server = False
         self._after: AfterTurn | None = None
         self._conversation: Conversation | None = None
@@ -434,6 +436,8 @@ class Chat:
         client, self._client = self._client, None
         if client:
             await client.close()
+        if self._servers:
+            await self._servers.close()
         self._close_work()
 
     def _after_turn(self) -> AfterTurn:
@@ -467,8 +471,14 @@ class Chat:
 
             assert self._file.path
             self._sandbox = self._sandbox or Sandbox(self._config)
+            if self._config.mcp and not self._servers:
+                from gpubox.agent.mcp import McpServers
+
+                self._servers = McpServers(self._config.mcp, self._paths.logs)
             workspace = self._known_workspace() if self.settings.workdir else None
-            self._open_work = await run_in_thread(open_work, self._paths, self._file.path, workspace, self._sandbox)
+            self._open_work = await run_in_thread(
+                open_work, self._paths, self._file.path, workspace, self._sandbox, self._servers
+            )
         return self._open_work
 
     def _known_workspace(self) -> Workspace:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.agent.file_tools import SKIPPED_FOLDERS
+from gpubox.agent.mcp import PROMPT, McpServers
 from gpubox.agent.projects import ProjectTests
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.test_output import around_failures
@@ -76,12 +77,17 @@ class RunTool:
     }
     max_characters = AgentSettings().max_output_characters
 
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
+    def __init__(self, programs: Programs, servers: McpServers | None = None) -> None:
+        """``servers``: whose tools the command ``mcp`` lists and calls."""
+        self._programs, self._servers = programs, servers
         self.parallel_safe = programs.workspace is None
+        if servers:
+            self.description = f"{RunTool.description} {PROMPT}"
 
     def question(self, call: ToolCall) -> Question | None:
-        """Whether it may use the network."""
+        """Whether it may use the network, or call a tool that runs outside the sandbox."""
+        if self._servers and (text := self._servers.question(call.code)):
+            return Question("network", text, call=call)
         if call.arguments.get("network") is not True:
             return None
         return Question("network", f"May this run use the network?\n{call.code}", call=call)
@@ -89,6 +95,8 @@ class RunTool:
     async def run(self, call: ToolCall) -> ToolOutput:
         """Raises GpuboxError if this machine cannot confine the program."""
         shell = "command" in call.arguments and not call.arguments.get("code")
+        if shell and self._servers and (output := await self._servers.run(call.code)):
+            return output
         outcome = await self._programs.run(
             call.code,
             seconds=_seconds(call, RUN_SECONDS),
