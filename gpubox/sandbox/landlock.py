@@ -11,7 +11,7 @@ import ctypes
 import os
 import tempfile
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 
 from gpubox.sandbox import bubblewrap
@@ -19,7 +19,7 @@ from gpubox.sandbox.idmapped_mount import bind
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.layers import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
-from gpubox.sandbox.toolchains import Toolchains
+from gpubox.sandbox.toolchains import CACHE_MOUNT, Toolchains
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6
@@ -102,7 +102,9 @@ def environment(scratch: ScratchDirs, tools: Toolchains | None) -> dict[str, str
     own = {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp), "USER": "sandbox"}
     if tools is None:
         return bubblewrap.ENV | own
-    return bubblewrap.ENV | {k: v.replace(WORKSPACE_MOUNT, str(scratch.work)) for k, v in tools.env.items()} | own
+    places = {WORKSPACE_MOUNT: str(scratch.work), CACHE_MOUNT: str(scratch.tmp)}
+    env = {name: reduce(lambda text, place: text.replace(*place), places.items(), v) for name, v in tools.env.items()}
+    return bubblewrap.ENV | env | own | {"GIT_CONFIG_NOSYSTEM": "1"}  # git ends where it may not read /etc
 
 
 def rules(scratch: ScratchDirs, python: Interpreter, tools: Toolchains | None) -> dict[str, list[str]]:

@@ -172,7 +172,7 @@ class Steps:
             raise GpuboxError(
                 f"{MAX_OPEN_LAYERS} turns wait for your decision.", "Take or drop their changes, then ask again."
             )
-        self._noted_ns = now_ns()
+        self._noted_ns = _next_tick_ns()
         with _errors("The turn's layer"):
             step = self._new_step("turn", turn_id)
             for name in ("up", "work"):
@@ -207,7 +207,8 @@ class Steps:
                 path = "/".join(names)
                 is_folder = stat.S_ISDIR(status.st_mode)
                 facts = status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-                seen[path] = (hides,) if is_folder else facts
+                whiteout = is_whiteout(status)  # overlayfs links one file to all of them, so that its ctime changes
+                seen[path] = (hides,) if is_folder else () if whiteout else facts
                 if self._seen.get(path) == seen[path]:
                     continue
                 recorder.record(names, hides=hides or not is_folder)
@@ -569,6 +570,14 @@ class Steps:
 def now_ns() -> int:
     """The time, for ``note_changes``. What the owner writes in the tick before it counts as written before it."""
     return time.time_ns()
+
+
+def _next_tick_ns() -> int:
+    """The next such time, at most 10 ms later: what was written before is older, though its own time may be finer."""
+    before = now_ns()
+    while now_ns() == before:
+        time.sleep(0.0005)
+    return now_ns()
 
 
 def _chosen(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
