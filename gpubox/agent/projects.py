@@ -20,6 +20,7 @@ RULES = ("AGENTS.md", "CLAUDE.md")
 """The first one that is there."""
 MAX_RULES_CHARACTERS = 8000
 """About 2,000 tokens."""
+_TEST_FILE = re.compile(r"test_\w+\.py")
 _NPM_DEFAULT = "no test specified"
 
 
@@ -78,7 +79,7 @@ def find_test_command(workspace: Workspace) -> str:
     """What the files in the root of the workspace say; empty: nothing."""
     python = _text(workspace, "pyproject.toml") + _text(workspace, "setup.cfg") + _text(workspace, "tox.ini")
     names = _names(workspace)
-    tests = sorted(name for name in names if re.fullmatch(r"test_\w+\.py|tests?", name))
+    tests = sorted(name for name in names if _TEST_FILE.fullmatch(name) or _has_python_tests(workspace, name))
     if python or names & {"setup.py", "pytest.ini", "conftest.py"} or tests:
         folder = next((name for name in (".venv", "venv") if name in names), "")
         program = f"{folder}/bin/python" if folder else "python3"
@@ -97,6 +98,11 @@ def find_test_command(workspace: Workspace) -> str:
     make = next((_text(workspace, name) for name in ("Makefile", "makefile", "GNUmakefile") if name in names), "")
     target = re.search(r"^(test|check)\s*:(?!=)", make, re.M)
     return f"make {target[1]}" if target else ""
+
+
+def _has_python_tests(workspace: Workspace, folder: str) -> bool:
+    """Other languages have such folders, too."""
+    return folder in ("test", "tests") and any(map(_TEST_FILE.fullmatch, _names(workspace, folder)))
 
 
 def _uses_pytest(workspace: Workspace, tests: list[str]) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubox.agent.events import Emit, Notice, QuestionAsked, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import Answer, AskOwner, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.agent.tools import Answer, AskOwner, Question, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.storage import json_line

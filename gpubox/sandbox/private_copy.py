@@ -51,10 +51,10 @@ class PrivateCopy:
     """The copy of one chat."""
 
     def __init__(self, policy: Policy, folder: Path, owner: int | None, *, heavy: bool) -> None:
-        """``heavy``: what HEAVY names can be mounted read-only."""
+        """``heavy``: what HEAVY names can be mounted read-only, and programs may set modes."""
         assert policy.workspace is not None
         self.view = View([*policy.layers, policy.workspace])
-        self.folder, self._owner = folder, owner
+        self.folder, self._owner, self._keeps_modes = folder, owner, not heavy
         self._stamp = folder.with_suffix(".stamp")
         self.read_only = tuple(name for name in HEAVY if heavy and self._only_in_workspace(name))
         """Folders that are not copied."""
@@ -93,6 +93,9 @@ class PrivateCopy:
             names, seen, new = difference.names, difference.seen, difference.copied
             if seen and (new is None or stat.S_IFMT(new.st_mode) != stat.S_IFMT(seen.status.st_mode)):
                 top.remove(names)
+            if new and seen and self._keeps_modes and stat.S_ISREG(new.st_mode) and seen.is_file:
+                os.chmod(names[-1], stat.S_IMODE(seen.status.st_mode), dir_fd=difference.folder)  # sed -i lost it
+                new = os.stat(names[-1], dir_fd=difference.folder, follow_symlinks=False)
             if new:
                 top.put(names, Item(names[-1], new, difference.folder))
         os.utime(self._stamp, ns=(now, now))

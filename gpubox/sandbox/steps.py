@@ -170,7 +170,8 @@ class Steps:
                 path = "/".join(names)
                 is_folder = stat.S_ISDIR(status.st_mode)
                 facts = status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-                seen[path] = (hides,) if is_folder else facts
+                whiteout = is_whiteout(status)  # overlayfs links one file to all of them, so that its ctime changes
+                seen[path] = (hides,) if is_folder else () if whiteout else facts
                 if self._seen.get(path) == seen[path]:
                     continue
                 recorder.record(names, hides=hides or not is_folder)
