@@ -114,6 +114,8 @@ class ScriptedServer:
         """A client closed its stream before the end."""
         self.streaming = asyncio.Event()
         """The lines of an answer that hangs are out."""
+        self.slots: list[dict[str, Any]] | None = None
+        """The answer of ``/slots``, if it has one."""
         self.url = ""
         self.stale = False
         """Connections are kept after a stream, and closed when something is sent on them."""
@@ -141,6 +143,8 @@ class ScriptedServer:
                 await _answer(writer, 200, {"status": "ok"})
             elif head.startswith("GET /props"):
                 await _answer(writer, 200, self._props)
+            elif head.startswith("GET /slots") and self.slots is not None:
+                await _answer(writer, 200, self.slots)
             elif head.startswith("GET "):
                 await _answer(writer, 404, {})
             elif head.startswith("POST /tokenize"):
@@ -180,7 +184,7 @@ class ScriptedServer:
             await writer.drain()
 
 
-async def _answer(writer: asyncio.StreamWriter, status: int, values: dict[str, Any] | bytes, headers: str = "") -> None:
+async def _answer(writer: asyncio.StreamWriter, status: int, values: Any, headers: str = "") -> None:
     body = values if isinstance(values, bytes) else json.dumps(values).encode()
     head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{headers}\r\n"
     writer.write(head.encode() + body)

@@ -274,8 +274,17 @@ class CompletionRequester:
     async def read_ahead(self) -> RoundTiming:
         """Has the server read the conversation, and move what it has of it in its cache. Raises StreamError."""
         reply = ModelReply(self.timings.start_request())
+        moves: dict[str, Any] = {"n_cache_reuse": CACHE_REUSE_TOKENS}
+        slots = await self.client.slots() or []
+        held = [
+            slot
+            for slot in slots
+            if len(slots) == 1 or (slot.context_used_tokens or 0) == self.conversation.server_cache_tokens
+        ]
+        if len(held) == 1:  # else the server may first swap an older prompt in, which it keeps in RAM
+            moves["id_slot"] = held[0].index
         try:
-            await self._stream(reply, 1, aside=NEXT_QUESTION, n_cache_reuse=CACHE_REUSE_TOKENS)
+            await self._stream(reply, 1, aside=NEXT_QUESTION, **moves)
         except BaseException:
             self.conversation.server_cache_tokens = 0  # nobody knows how far it came
             raise

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpubox.agent.chat_files import layers_folder, scratch_folder
 from gpubox.agent.chat_log import AnyChatRecord, Apply, FilesTaken
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, ChangedFile, FilesChanged, Message, Notice, TestFinished
@@ -173,9 +174,11 @@ def _joined(results: list[StepResult]) -> StepResult:
     )
 
 
-def open_scratch(folder: Path) -> Workspace:
-    """The workspace of a chat that has none. Raises GpuboxError."""
-    workspace = folder / "workspace"
+def open_work(paths: Paths, chat: Path, workspace: Workspace | None, sandbox: Sandbox) -> Work:
+    """The files of the chat with the file ``chat``; without a workspace it has a scratch folder. Raises GpuboxError."""
+    if workspace:
+        return Work(paths, workspace, layers_folder(chat), sandbox, scratch=False)
+    folder = scratch_folder(chat)
     private_folder(folder)
-    workspace.mkdir(exist_ok=True)
-    return Workspace(workspace, any_folder=True)
+    (folder / "workspace").mkdir(exist_ok=True)
+    return Work(paths, Workspace(folder / "workspace", any_folder=True), folder / "layers", sandbox, scratch=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Answer, AskOwner, Question, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
-from tests.scripted_server import FENCED, Play, ScriptedServer, refuses, runs, says
+from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
 from tests.unit.agent_turns import Echo, run_turn
 
 SUMMARY_START = SUMMARY_REQUEST[:30]
@@ -154,6 +153,20 @@ async def test_done_ends_the_turn_with_its_text(caps: dict[str, bool] | None) ->
     assert FINISHED_OUTPUT in contents[-3] and contents[-2:] == ["All 3 tests pass.", "more"]
 
 
+async def test_a_call_that_was_too_many_runs_when_it_is_made_again() -> None:
+    tool = Echo()
+    calls = [runs(f"print({number})", number, f"a{number}") for number in range(9)]
+    again = says(calls=[runs("print(8)", 0, "b")], finish="tool_calls")
+    result = await run_turn(ScriptedServer(says(calls=calls), again, says("ok")), tools=[tool])
+    assert len(tool.codes) == 9 and tool.codes[-1] == "print(8)" and result.notices == []
+
+
+async def test_the_same_wrong_call_again_and_again_ends_the_turn() -> None:
+    wrong = [says(calls=[call("code_execution", "{]", 0, f"c{number}")], finish="tool_calls") for number in range(9)]
+    result = await run_turn(ScriptedServer(*wrong), tools=[Echo()])
+    assert result.finished.reason == "repetition" and len(result.bodies) == 3
+
+
 # -- what is typed meanwhile -------------------------------------------------------------------------
 
 
@@ -226,7 +239,7 @@ async def shorten(
     events: list[AgentEvent] = []
     server = ScriptedServer(*plays, context=context)
     async with server, connect(server.url) as client:
-        await compact(conversation, AgentSettings(), [Echo()], client, events.append, time.perf_counter)
+        await compact(conversation, AgentSettings(), [Echo()], client, events.append)
     return events, server
 
 
@@ -265,11 +278,17 @@ async def test_the_new_prompt_is_read_ahead_and_the_next_question_continues_it()
     await long_chat(conversation, 4)
     await shorten(conversation, says("Four things."))
     server = ScriptedServer(says(".", prompt=30, cached=500), says("ok"))
+    server.slots = [{"id": 0, "is_processing": False}]
     async with server, connect(server.url) as client:
-        timing = await read_ahead(conversation, AgentSettings(), [Echo()], client, time.perf_counter)
+        timing = await read_ahead(conversation, AgentSettings(), [Echo()], client)
     assert timing.cached_tokens == 500 and conversation.server_cache_tokens == 530
     ahead = server.bodies[0]
-    assert ahead["max_tokens"] == 1 and ahead["n_cache_reuse"] and ahead["messages"][-1]["content"] == "..."
+    assert (
+        ahead["max_tokens"] == 1
+        and ahead["n_cache_reuse"]
+        and ahead["id_slot"] == 0
+        and ahead["messages"][-1]["content"] == "..."
+    )
     result = await run_turn(ScriptedServer(says("ok")), "Next?", tools=[Echo()], conversation=conversation)
     assert result.bodies[0]["messages"][:-1] == ahead["messages"][:-1] and "n_cache_reuse" not in result.bodies[0]
 

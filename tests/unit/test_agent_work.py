@@ -18,7 +18,17 @@ from gpubox.agent.chat import Chat
 from gpubox.agent.chat_files import chat_path, layers_folder, load_chat, remove_chat
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint
-from gpubox.agent.events import AgentEvent, FilesChanged, Notice, TestFinished, TextDelta, ToolFinished, TurnFinished
+from gpubox.agent.events import (
+    AgentEvent,
+    Compacted,
+    FilesChanged,
+    Notice,
+    TestFinished,
+    TextDelta,
+    ToolFinished,
+    TurnFailed,
+    TurnFinished,
+)
 from gpubox.agent.tools import Answer, Question
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -421,3 +431,41 @@ async def test_git_is_read_by_the_model_and_committed_by_the_owner(desk: Desk, m
         with pytest.raises(UsageError, match="Nothing was taken"):
             await chat.commit("again")
         await chat.close()
+
+
+async def test_a_long_conversation_is_summed_up_at_the_end_of_a_turn(desk: Desk) -> None:
+    read = tool("run", command="seq 2000")
+    plays = [read, says("Long."), read, says("More.", prompt=3500), says("We counted."), says(""), says("Yes.")]
+    async with ScriptedServer(*plays) as desk.server:
+        chat = desk.chat()
+        await ask(chat, "Count.")
+        assert (await chat.compaction_cost()).startswith("The model sums up what was said: about 1,")
+        events = await ask(chat, "Again.")
+        kinds = [type(event) for event in events]
+        assert kinds.index(Compacted) < kinds.index(TurnFinished) == len(kinds) - 1
+        assert [event.kind for event in events if isinstance(event, Notice)] == ["compacting", "compacted"]
+        await ask(chat, "Still there?")
+        await chat.close()
+        again = desk.chat("count")
+        assert [m.content for m in again.log.conversation().messages][-3:] == ["We counted.", "Still there?", "Yes."]
+        with pytest.raises(GpuboxError, match="nothing to compact"):
+            await again.compact()
+        await again.close()
+    assert not any("1999" in text for text in desk.model_reads())
+
+
+async def test_images_are_kept_with_the_chat(desk: Desk, tmp_path: Path) -> None:
+    picture = tmp_path / "shot.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 20)
+    async with ScriptedServer(says("A cat.")) as desk.server:
+        chat = desk.chat()
+        with pytest.raises(GpuboxError, match="does not see images"):
+            events = [event async for event in chat.send("What is it?", [picture])]
+            raise GpuboxError(events[-1].message if isinstance(events[-1], TurnFailed) else "it was asked")
+        with pytest.raises(GpuboxError, match="cannot be read"):
+            await anext(chat.send("And this?", [tmp_path / "none.png"]))
+        await chat.close()
+    stored = list(chat_path(desk.paths, "what-is-it").with_suffix(".images").iterdir())
+    assert [path.read_bytes() for path in stored] == [picture.read_bytes()]
+    remove_chat(desk.paths, "what-is-it")
+    assert list(desk.paths.chats.iterdir()) == []
