@@ -25,5 +25,4 @@ disk_monitor.py     how much a program has written
 idmapped_mount.py   lets the user of root's programs see a workspace as his
 toolchains.py       the owner's compilers and interpreters, read-only inside
 interpreter.py      which Python runs the program
-auto_run_files.py   which files the owner's tools run by themselves
 """

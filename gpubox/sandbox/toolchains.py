@@ -17,16 +17,13 @@ CACHE_MOUNT = "/cache"
 _IN_HOME = (
     *(".pyenv", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/pipx", ".local/share/mise/installs"),
     *("miniconda3", "anaconda3", "miniforge3", "mambaforge", ".asdf/installs", ".sdkman/candidates", ".dotnet"),
-    *(".nvm/versions", ".nvm/alias", ".local/share/fnm", ".fnm", ".volta/bin", ".volta/tools", ".bun/bin", ".deno/bin"),
+    *(".nvm/versions", ".local/share/fnm", ".fnm", ".volta/bin", ".volta/tools", ".bun/bin", ".deno/bin"),
     *(".cargo/bin", ".rustup", "sdk", "go/bin", ".ghcup", ".juliaup"),
 )
 _DOWNLOADED = (".cargo/registry", ".cargo/git", "go/pkg/mod")
 """Sources of libraries that the owner's tools have fetched; a program with network fetches its own."""
 _ELSEWHERE = ("/home/linuxbrew/.linuxbrew", "/nix/store", "/run/current-system")
-_ETC = (
-    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "alternatives", "mime.types", "magic", "perl"),
-    *("ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki/tls/certs", "pki/ca-trust/extracted", "java-*"),
-)
+_ETC = ("alternatives", "java-*", "ld.so.cache", "localtime", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
 _ETC_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "services", "protocols")
 _BINS = (".cargo/bin", "go/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".dotnet", ".juliaup/bin", ".ghcup/bin")
 VENVS = (".venv", "venv")

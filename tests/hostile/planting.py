@@ -31,6 +31,13 @@ def T(what, *words):
 def REPO(path, extra=""):
     for name in ("objects", "refs"): os.makedirs(f"{path}/{name}", exist_ok=True)
     W(f"{path}/HEAD", "ref: refs/heads/main"); W(f"{path}/config", CONFIG + extra)
+RENAME = os.rename
+def MV(old, new):
+    try: RENAME(old, new)
+    except OSError as error:
+        if error.errno != 18: raise
+        shutil.copytree(old, new, symlinks=True); shutil.rmtree(old)
+os.rename = MV  # a mount over a folder renames none of its folders
 def PYC(path, source=None, flags=None):
     header = open(source, "rb").read(16) if source else importlib.util.MAGIC_NUMBER + bytes([1]) + bytes(11)
     W(path, header + marshal.dumps(compile(EVIL, "x", "exec")), "wb")

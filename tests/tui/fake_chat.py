@@ -250,7 +250,9 @@ class FakeChat(Chat):
         """take, drop and commit, with what was chosen."""
         self.undone: list[str] = []
 
-    async def send(self, text: str, images: Sequence[Path] = ()) -> AsyncGenerator[e.AgentEvent, None]:
+    async def send(
+        self, text: str, images: Sequence[Path] = (), *, attached: str = ""
+    ) -> AsyncGenerator[e.AgentEvent, None]:
         self.service.asked.append(text)
         self.service.images += images
         if self.service.error:
@@ -268,7 +270,7 @@ class FakeChat(Chat):
             async for event in self._played(step):
                 self.log.apply_event(event)
                 if isinstance(event, e.FilesChanged):
-                    self.waiting = [] if self.settings.apply == "turn" else list(CHANGES)
+                    self.waiting = [] if self.settings.apply == "turn" else list(self.service.changes)
                 yield event
             if self.stopped.is_set():
                 ended = e.TurnFinished(e.TurnTotals(1, e.RoundTiming(wall_seconds=1.0, answer_seconds=1.0)), "stopped")
@@ -319,7 +321,7 @@ class FakeChat(Chat):
     async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
         if not self.undone:
             raise UsageError("Nothing was undone.")
-        self.log.head, self.waiting = self.undone.pop(), list(CHANGES)
+        self.log.head, self.waiting = self.undone.pop(), list(self.service.changes)
         return StepResult((self.log.head,), ())
 
     async def test_command(self) -> tuple[str, str]:
@@ -373,6 +375,8 @@ class FakeChats(Chats):
         self.error: GpuboxError | None = None
         self.sandbox = Confinement("bubblewrap")
         self.saved: list[tuple[str, str]] = []
+        self.changes: Sequence[Change] = CHANGES
+        """What a turn that changes files leaves."""
         self.test_commands = ("pytest -q", "pytest -q")
         """Confirmed, and proposed."""
         self.offered: tuple[str, bool | None] = ("", None)

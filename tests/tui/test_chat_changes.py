@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 from textual import events
 
 from gpubox.agent import events as e
+from gpubox.agent import files_named
 from gpubox.agent.chat_log import ChatSettings
+from gpubox.agent.tools import ToolOutput
+from gpubox.sandbox.changes import Change, Hunk
 from gpubox.sandbox.layers import View
-from gpubox.tui.chat import files_named
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
+from gpubox.tui.chat.suggestions import best_names
 from gpubox.tui.dialogs import QuestionScreen
 from tests.tui.conftest import act, app_of, shows, text, until
 from tests.tui.fake_chat import (
@@ -24,7 +28,7 @@ from tests.tui.fake_chat import (
     changing_turn,
     opening,
 )  # fmt: skip
-from tests.tui.test_chat import answer, bar, chatting, over, say
+from tests.tui.test_chat import HOSTILE, answer, bar, chatting, over, say
 
 IN_WORKSPACE = ChatSettings(workdir=WORKSPACE)
 
@@ -70,10 +74,10 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         await pilot.press("down", "down", "space", "down", "down", "space")  # not the image, not the first hunk
         await shows(pilot, "□ M docs/units.png", "◧ M src/durations.py", "2 files marked")
         await pilot.press("home", "space", "t")
-        await shows(pilot, "Take .vscode/tasks.json?", "an editor's tasks")
+        await shows(pilot, "Take what runs by itself?", ".vscode/tasks.json", "an editor's tasks")
         await until(pilot, lambda: isinstance(app_of(pilot).screen, QuestionScreen))
         await pilot.press("n")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         chosen, allowed = chats.opened[0].decisions[0][1]
         assert chosen == {"src/durations.py": frozenset({1}), "tests/test_durations.py": None} and not allowed
         await shows(pilot, "✓ Taken: 2 files.", "/undo takes the turn back", "3 changed files wait for you")
@@ -88,9 +92,9 @@ async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
         await pilot.press("escape", "d")
         await shows(pilot, "3 files marked")
         await pilot.press("space", "t")
-        await shows(pilot, "Take .vscode/tasks.json?")
+        await shows(pilot, "Take what runs by itself?", ".vscode/tasks.json")
         await pilot.press("y")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         assert chats.opened[0].decisions[0][1][1] == {".vscode/tasks.json"}
         await shows(pilot, "✓ Taken: 4 files.", "1 changed file waits for you")
 
@@ -109,7 +113,7 @@ async def test_dropped_changes_have_a_reason_for_the_model() -> None:
         await pilot.press("a", "d")
         await shows(pilot, "why? The model reads it.")
         await pilot.press("escape", "d", *"too", "space", *"long", "enter")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         [(kind, (chosen, why))] = chats.opened[0].decisions
         assert kind == "drop" and why == "too long" and len(chosen) == 3
         await shows(pilot, "✗ Dropped: 3 files.", "The model reads why")
@@ -125,7 +129,7 @@ async def test_a_turn_is_undone_and_redone() -> None:
         await say(pilot, "second")
         await over(pilot, screen)
         await say(pilot, "/undo")
-        await shows(pilot, "↶ Undone: “second”, 2 files of yours written.", "/redo brings it back")
+        await shows(pilot, "↶ Undone: “second”, 2 files of yours put back.", "/redo brings it back")
         assert "❯ second" not in text(pilot) and not screen.commands.changes
         await say(pilot, "/redo")
         await shows(pilot, "↶ Redone: “second”", "5 changed files wait for you", "tests/test_durations.py")
@@ -246,12 +250,12 @@ def test_the_text_of_named_files_is_bounded_by_whole_lines(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to("/etc/passwd")
     view = View((tmp_path,))
     prompt = files_named.read_named('see @"src/a b.py", @long.txt. @data.bin @link @../x @nowhere me@x.org', view)
-    typed, attached = files_named.split_prompt(prompt.text)
-    assert typed.startswith('see @"src/a b.py"') and attached.startswith("src/a b.py, long.txt\n")
+    attached = files_named.attachment(prompt.attached)
+    assert prompt.text.startswith('see @"src/a b.py"') and attached.startswith("src/a b.py, long.txt\n")
     assert TESTS.strip() in attached and "line 200\n[line 201 is the next of 1,000]" in attached
     assert "root:" not in attached and prompt.notes == ("data.bin was not added: it is no text.",)
-    assert files_named.read_named("no file", view).text == "no file"
-    assert "src/" in files_named.split_prompt(files_named.read_named("@./", view).text)[1]
+    assert files_named.read_named("no file", view) == files_named.Prompt("no file")
+    assert "src/" in files_named.read_named("@./", view).attached
 
 
 def test_names_of_a_workspace_leave_out_what_nobody_names(tmp_path: Path) -> None:
@@ -260,7 +264,7 @@ def test_names_of_a_workspace_leave_out_what_nobody_names(tmp_path: Path) -> Non
         (tmp_path / name).write_text("")
     names = files_named.workspace_names(View((tmp_path,)))
     assert sorted(names) == ["README.md", "src/", "src/main.py"]
-    assert files_named.best_names("smain", names) == ["src/main.py"]
+    assert best_names("smain", names) == ["src/main.py"]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +284,7 @@ async def test_palette_and_menu_reach_the_commands() -> None:
         await act(pilot, "chat_diff")
         await shows(pilot, "3 files marked")
         await pilot.press("escape")
-        await until(pilot, lambda: screen.is_current)
+        await until(pilot, lambda: pilot.app.screen is screen)
         assert isinstance(chats.opened[0].log.turns["turn-1"].events[-1], e.TurnFinished)
 
 
@@ -324,3 +328,39 @@ async def test_the_tests_of_a_project_are_offered_once() -> None:
         await say(pilot, "again")
         await over(pilot, screen)
         assert not screen.questions.pending
+
+
+async def test_hostile_names_and_lines_reach_no_terminal() -> None:
+    hostile = HOSTILE + "\ud800\r\x0b\u2028"
+    odd = Hunk(1, "@@ nonsense", (hostile, "\\ No newline at end of file"))
+    hunks = (Hunk(0, "@@ -0,0 +1,1 @@ " + hostile, ("+" + hostile,)), odd)
+    change = Change(hostile, "new", None, 0o644, None, 9, hunks, 1, 0, hostile, hostile)
+    changed = e.FilesChanged((e.ChangedFile(hostile, hostile, 1, 0),))
+    tested = e.TestFinished(hostile, ToolOutput(hostile))
+    chats = FakeChats([*opening(), changed, tested, e.TurnFinished(e.TurnTotals(), "answered", "Done.")])
+    chats.changes = [change, dataclasses.replace(change, path="b" + hostile, hunks=())]
+    chats.test_commands = ("", hostile)
+
+    async def harmless() -> None:
+        await pilot.pause(0)
+        shown = text(pilot)
+        assert not any(ord(char) < 32 and char != "\n" for char in shown) and "\u202e" not in shown
+        assert not any("\ud800" <= char <= "\udfff" for char in shown)
+
+    async with chatting(chats) as (pilot, screen):
+        screen.new_settings = IN_WORKSPACE
+        await say(pilot, "go")
+        await over(pilot, screen)
+        await shows(pilot, "Test what it changes?")
+        await harmless()
+        await pilot.press("ctrl+o")
+        await harmless()
+        await pilot.press("enter")
+        await shows(pilot, "0 files marked")
+        for keys in ("j", "j", "space", "t"):
+            await pilot.press(keys)
+            await harmless()
+        await shows(pilot, "take it, too")
+        await pilot.press("y")
+        await shows(pilot, "Nothing was taken.")
+        await harmless()

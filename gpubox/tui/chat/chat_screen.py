@@ -173,6 +173,10 @@ class ChatScreen(OtherScreen):
         self._update_keys()
 
     def _idle_note(self) -> StyledLine:
+        if doing := self.commands.doing:
+            return styled_line(
+                ("● ", "$turn-tools"), (f"{doing} …   ", ""), ("esc", "bold $primary"), (" stops", "$quiet")
+            )
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
         if self.transcript.turns and (waiting := len(self.commands.changes)) and not self.no_server:
@@ -262,6 +266,8 @@ class ChatScreen(OtherScreen):
         """One level back: stop the turn, close the list, cancel the edit, leave the prompt box, leave the chat."""
         if self.runner.running:
             self.runner.stop()
+        elif self.commands.doing and self.chat:
+            self.chat.stop()
         elif self.chat_list.display:
             self.show_list(False)
         elif self.editing:
@@ -332,6 +338,9 @@ class ChatScreen(OtherScreen):
             return
         if self.busy():
             return
+        if self.commands.doing:
+            self.say(f"{self.commands.doing}: the prompt stays in its box. esc stops it.")
+            return
         if self.no_server:  # the transcript, or the line below it, says why
             self.say("Nothing can answer now: the prompt stays in its box.", bad=True)
             return
@@ -371,12 +380,13 @@ class ChatScreen(OtherScreen):
             if replaced and replaced.id and (turn := chat.log.turns.get(replaced.id)):
                 chat.rewind(turn.parent_id)
             prompt = await self.chats.read_named(chat, text)
-            view.show_prompt(prompt)
-            head = chat.log.head
-            await self.runner.run(chat, view, prompt)
-            if chat.log.head != head:  # the turn was written to the chat file
-                view.id = chat.log.head
-            await self.commands.read_changes()
+            view.show_prompt(prompt.attached, prompt.image_names, prompt.notes)
+            async with self.commands.lock:
+                head = chat.log.head
+                await self.runner.run(chat, view, prompt)
+                if chat.log.head != head:  # the turn was written to the chat file
+                    view.id = chat.log.head
+                await self.commands.show_changes()
             self.work(self.commands.offer_tests, "offer")
         except GpuboxError as error:
             view.apply(TurnFailed(error.message, error.hint))

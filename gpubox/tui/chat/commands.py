@@ -3,8 +3,10 @@ workspace. Each has a key or a row of the menu, and a name behind a slash."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.steps import StepResult
-    from gpubox.tui.chat.chat_screen import ChatScreen
 
 UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
 WAITS = styled_line(
@@ -36,10 +37,15 @@ TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 class ChatCommands:
     """Acts on the open chat of ``screen``. Each command is named as behind the slash and runs in a worker."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Any) -> None:
+        """``screen``: the ChatScreen, whose module imports this one."""
         self.screen = screen
         self.changes: tuple[Change, ...] = ()
         """What waits for the owner."""
+        self.lock = asyncio.Lock()
+        """Held by a turn, and by all that is done with its changes."""
+        self.doing = ""
+        """What the owner waits for, a sentence; empty: nothing."""
         self._tests_offered = False
 
     @property
@@ -49,10 +55,27 @@ class ChatCommands:
             raise UsageError("There is no turn in this chat yet.")
         return self.screen.chat
 
+    @contextlib.asynccontextmanager
+    async def _alone(self, doing: str = "") -> AsyncIterator[Chat]:
+        """The chat, while nothing else is done with it."""
+        async with self.lock:
+            chat, self.doing = self.chat, doing
+            self.screen.draw_lines()
+            try:
+                yield chat
+            finally:
+                self.doing = ""
+                self.screen.draw_lines()
+
     # -- what waits for the owner ---------------------------------------------------------------------
 
     async def read_changes(self, fate: StyledLine = ()) -> None:
         """Reads what waits, and shows it below the last turn that changed something. ``fate``: what was done."""
+        async with self.lock:
+            await self.show_changes(fate)
+
+    async def show_changes(self, fate: StyledLine = ()) -> None:
+        """The same for who holds the lock."""
         screen = self.screen
         chat = screen.chat
         self.changes = tuple(await chat.changes()) if chat and chat.name and chat.settings.workdir else ()
@@ -80,19 +103,20 @@ class ChatCommands:
         self.screen.app.push_screen(DiffScreen(self.changes, self._take, self._drop, note=self.screen.header.note))
 
     async def _take(self, choice: Choice, allowed: Collection[str]) -> None:
-        result = await self.chat.take(choice, allow=allowed)
-        await self.read_changes(
-            styled_line(
-                (f"✓ {sanitize_line(taken_sentence(result))}", "$success"), *(UNDO_HINT if result.taken else ())
-            )
-        )
+        async with self._alone() as chat:
+            result = await chat.take(choice, allow=allowed)
+        await self._decided(f"✓ {taken_sentence(result)}", "$success", undo=bool(result.taken))
 
     async def _drop(self, choice: Choice, why: str) -> None:
-        await self.chat.drop(choice, why)
+        async with self._alone() as chat:
+            await chat.drop(choice, why)
         reads = " The model reads why with your next prompt." if why else ""
-        await self.read_changes(
-            styled_line((f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning"), *UNDO_HINT)
-        )
+        await self._decided(f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning", undo=True)
+
+    async def _decided(self, sentence: str, style: str, *, undo: bool) -> None:
+        """Shows what became of the changes, also where the end of the transcript hides it."""
+        self.screen.say(sanitize_line(sentence))
+        await self.read_changes(styled_line((sanitize_line(sentence), style), *(UNDO_HINT if undo else ())))
 
     async def undo(self) -> None:
         await self._step(self.chat.undo, "Undone", "  /redo brings it back")
@@ -104,15 +128,17 @@ class ChatCommands:
         """Undoes or redoes. Files that the owner changed since stay only if he says so."""
         log = self.chat.log
         try:
-            result = await step()
+            async with self._alone():
+                result = await step()
         except ChangedSince as error:
             body = "They stay as they are, and all else is put back."
             if not await confirm(self.screen.app, error.message, body, "keep my version of them"):
                 return
             events = (event for turn in log.turns.values() for event in turn.events)
-            result = await step(
-                keep={f.path for event in events if isinstance(event, FilesChanged) for f in event.files}
-            )
+            async with self._alone():
+                result = await step(
+                    keep={f.path for event in events if isinstance(event, FilesChanged) for f in event.files}
+                )
         prompts = [turn.header.text for name in result.turns if (turn := log.turns.get(name))]
         self.screen.show_chat()
         said = sanitize_line(step_sentence(result, verb, prompts))
@@ -131,16 +157,18 @@ class ChatCommands:
     # -- the project ----------------------------------------------------------------------------------
 
     async def test(self) -> None:
-        confirmed, proposed = await self.chat.test_command()
+        async with self._alone() as chat:
+            confirmed, proposed = await chat.test_command()
         if not confirmed:
             body = "It runs in the sandbox, over the files as the model sees them, after each turn that changes some."
             title = "Which command tests this project?"
             command = await self.screen.app.push_screen_wait(PromptScreen(title, proposed, body))
             if not command:
                 return
-            await self.chat.confirm_test(command)
-        self.screen.say("The tests run …")
-        finished = await self.chat.run_test()
+            async with self._alone() as chat:
+                await chat.confirm_test(command)
+        async with self._alone("The tests run") as chat:
+            finished = await chat.run_test()
         if turns := self.screen.transcript.turns:
             turns[-1].add_test(finished.command, finished.output)
             self.screen.transcript.follow = True
@@ -148,24 +176,26 @@ class ChatCommands:
 
     async def offer_tests(self) -> None:
         """Asks once in a chat whether the project's tests run after each turn that changes files."""
-        chat = self.chat
         if self._tests_offered or not self.changes:
             return
         self._tests_offered = True
-        confirmed, proposed = await chat.test_command()
+        async with self._alone() as chat:
+            confirmed, proposed = await chat.test_command()
         if not confirmed and proposed:
             text = f"{proposed}\nShall it run in the sandbox after each turn that changes files?"
             if (await self.screen.questions.ask(Question("go_on", text), "Test what it changes?")).yes:
-                await chat.confirm_test(proposed)
+                async with self._alone() as chat:
+                    await chat.confirm_test(proposed)
                 await self.test()
 
     async def commit(self) -> None:
         from gpubox.tui.chat.commit import CommitScreen
 
-        self.screen.say("The model writes a message …")
-        message = await self.chat.commit_message()
+        async with self._alone("The model writes a message") as chat:
+            message = await chat.commit_message()
         if text := await self.screen.app.push_screen_wait(CommitScreen(message)):
-            said = (await self.chat.commit(text)).strip().split("\n")
+            async with self._alone("Git commits") as chat:
+                said = (await chat.commit(text)).strip().split("\n")
             self.note(styled_line(("✓ Committed. ", "$success"), (sanitize_line(said[0]), "$secondary")))
 
     async def share(self) -> None:
@@ -176,9 +206,12 @@ class ChatCommands:
         await self.screen.snippets.save("Write the chat as Markdown", f"{log.name or 'chat'}.md", text)
 
     async def compact(self) -> None:
-        cost = await self.chat.compaction_cost()
+        async with self._alone() as chat:
+            cost = await chat.compaction_cost()
         if await confirm(self.screen.app, "Shorten the conversation?", cost, "shorten it"):
-            self.note(styled_line((sanitize_line(await self.chat.compact()), "$secondary")))
+            async with self._alone("The model sums the conversation up") as chat:
+                said = await chat.compact()
+            self.note(styled_line((sanitize_line(said), "$secondary")))
 
     async def plan(self) -> None:
         settings = self.screen.settings

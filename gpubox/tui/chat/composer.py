@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from gpubox.tui.chat.files_named import pasted_image
+from gpubox.agent.files_named import pasted_image
 
 if TYPE_CHECKING:
     from gpubox.tui.chat.suggestions import Suggestions
@@ -110,6 +110,9 @@ class Composer(TextArea):
             suggestions.move_cursor(suggestions.cursor + (1 if key == "down" else -1))
         elif key in ("tab", "enter"):
             completed = suggestions.completed(self.before_cursor)
+            if key == "enter" and completed.rstrip() == self.before_cursor:  # it is typed whole: Enter sends it
+                suggestions.close(self.text)
+                return False
             self.replace(completed, (0, 0), self.cursor_location)
             suggestions.close(self.text)
             if key == "enter" and completed.startswith("/"):

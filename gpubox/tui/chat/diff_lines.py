@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpubox.sandbox.changes import describe
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.markdown import cut_long_line, highlight_code
 from gpubox.tui.styled_lines import (
@@ -95,4 +96,4 @@ def change_rows(change: Change, width: int, chosen: frozenset[int] | None = None
     for hunk in change.hunks:
         dim = chosen is not None and hunk.index not in chosen
         rows += diff_rows((hunk.header, *hunk.lines), change.path, width, dim=dim)
-    return rows or wrap_text(f"No lines to show: {what_changed(change) or change.kind}.", width, "$quiet")
+    return rows if change.hunks else [*rows, *wrap_text(f"No lines to show: {describe(change)}.", width, "$quiet")]

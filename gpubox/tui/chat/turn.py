@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpubox.agent import events as e
+from gpubox.agent.files_named import attachment
 from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat import turn_parts
-from gpubox.tui.chat.files_named import split_prompt
 from gpubox.tui.styled_lines import join_lines, styled_line
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.chat_log import Turn
-    from gpubox.tui.chat.files_named import Prompt
+    from gpubox.agent.files_named import Prompt
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""
@@ -72,7 +72,7 @@ class TurnView:
     """The parts of one turn. ``parts`` grows, and only its last parts change."""
 
     def __init__(self, prompt: str, answered_by: str = "") -> None:
-        self.prompt = split_prompt(prompt)[0]
+        self.prompt = prompt
         self.parts: list[turn_parts.TurnPart] = [turn_parts.PromptPart(prompt)]
         self.id = ""
         """The turn's id in the chat file; empty until the turn is written there."""
@@ -92,10 +92,10 @@ class TurnView:
         self._round_start = 1
         """Index of the first part of the current round."""
 
-    def show_prompt(self, prompt: Prompt) -> None:
-        """The prompt with what it names, and what of it was not added."""
-        self.parts[0] = turn_parts.PromptPart(prompt.text, prompt.images)
-        for note in prompt.notes:
+    def show_prompt(self, attached: str, images: Sequence[str], notes: Sequence[str] = ()) -> None:
+        """The prompt with the files and images it names, and what was not added."""
+        self.parts[0] = turn_parts.PromptPart(self.prompt, attachment(attached), images)
+        for note in notes:
             self._add_note("! ", note)
 
     @property
@@ -130,9 +130,12 @@ class TurnView:
                 self._start_round()
             case e.MessageAdded(message) if message.partial:
                 self._restore_partial(message)
+            case e.MessageAdded(message) if message.role == "user" and not progress.round:
+                if self.parts[1:] == [] and (message.images or attachment(message.content)):  # of a stored turn
+                    self.show_prompt(message.content, message.images)
             case e.Compacted():
                 self._compacted = True
-            case e.MessageAdded(message) if message.role == "user" and progress.round:
+            case e.MessageAdded(message) if message.role == "user":
                 if not self._compacted:  # it was queued; the one after a summary is gpubox's own
                     self._close_part()
                     self.parts.append(turn_parts.PromptPart(message.content))
@@ -361,7 +364,7 @@ class TurnRunner:
 
     async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:
-            async with contextlib.aclosing(chat.send(prompt.text, prompt.images)) as events:
+            async with contextlib.aclosing(chat.send(prompt.text, prompt.images, attached=prompt.attached)) as events:
                 async for event in events:
                     if isinstance(event, e.TurnStarted) and (endpoint := chat.endpoint):
                         turn.answered_by = model_label(endpoint.profile_name or endpoint.model, endpoint.build)

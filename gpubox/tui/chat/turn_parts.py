@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -11,12 +10,12 @@ from gpubox.agent.events import ChangedFile, RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.diff_lines import change_rows, diff_rows, file_line
-from gpubox.tui.chat.files_named import split_prompt
 from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines
 from gpubox.tui.styled_lines import (
     StyledLine,
     StyledText,
     cell_width,
+    fit_by_priority,
     join_lines,
     pad_line,
     sanitize_to_width,
@@ -95,18 +94,15 @@ class PromptPart(TurnPart):
 
     folds = True
 
-    def __init__(self, text: str, images: Sequence[Path] = ()) -> None:
+    def __init__(self, text: str, attached: str = "", images: Sequence[str] = ()) -> None:
         super().__init__()
-        self.text, self.attached = split_prompt(text)
-        self.images = images
+        self.text, self.attached, self.images = text, attached, images
 
     def make(self, width: int) -> list[StyledLine]:
         rows = _text_rows(self.text, "bold", width, (("❯ ", "bold $primary"),), INDENT)
         if len(rows) > PROMPT_LINES and not self.open:
             rows = [*rows[: PROMPT_LINES - 1], ((f"  … {len(rows) - PROMPT_LINES + 1:,} more lines", "$quiet"),)]
-        for path in self.images:
-            size = units.small_size(path.stat().st_size)
-            rows.append((*INDENT, (f"[image {sanitize_to_width(path.name, width - 20)} {size}]", "$accent")))
+        rows += [(*INDENT, (sanitize_to_width(f"[image {name}]", width - 2), "$accent")) for name in self.images]
         if self.attached:
             names = sanitize_line(self.attached.partition("\n")[0])
             rows += wrap(
@@ -315,8 +311,11 @@ class TestPart(ToolCallPart):
             return super().make(width)
         last = next(iter(output_lines(output.text)[-1:]), "")
         command = sanitize_to_width(str(self.call.arguments.get("command", "")), 40)
-        line = styled_line(("✓ tests passed", "$success"), (f"   {command}", ""), (f"   {last}", "$quiet"))
-        return [truncate_line((*line, (f"   {units.duration(output.seconds)}", "$secondary")), width)]
+        parts: list[tuple[int, StyledLine]] = [
+            (9, styled_line(("✓ tests passed", "$success"))), (3, styled_line(command)),
+            (7, styled_line((last, "$secondary"))), (5, styled_line((units.duration(output.seconds), "$quiet"))),
+        ]  # fmt: skip
+        return [fit_by_priority(parts, width)]
 
 
 # -- what the turn changed ----------------------------------------------------------------------------

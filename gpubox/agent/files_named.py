@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import re
 import stat
@@ -11,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubox.agent.file_tools import SKIPPED_FOLDERS
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.layers import OPEN_FILE, View
 from gpubox.units import small_size
 
 MAX_NAMES = 20_000
 """Names of a workspace that the picker knows."""
-LEFT_OUT = {".git", "node_modules", ".venv", "venv", "__pycache__", ".mypy_cache", ".pytest_cache", "target"}
-"""Folders that the picker leaves out; a path that is typed is read all the same."""
 MAX_LINES, MAX_CHARACTERS, MAX_FILES = 200, 8_000, 8
 """Of one file, and of one prompt."""
 MAX_READ_BYTES = 1 << 20
@@ -28,13 +26,11 @@ ATTACHED = "\n\nFiles named: "
 """What stands between a prompt and the text of its files."""
 _NAMED = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
 _BEING_NAMED = re.compile(r'(?:(?<=\s)|^)@("?)([^\s"]*)$')
-SHOWN = 50
 
 
-def split_prompt(text: str) -> tuple[str, str]:
-    """What was typed, and what was added to it: names in its first line, then their text."""
-    typed, _, attached = text.partition(ATTACHED)
-    return typed, attached
+def attachment(text: str) -> str:
+    """What was added to a prompt: names in its first line, then their text."""
+    return text.partition(ATTACHED)[2]
 
 
 def being_named(before: str) -> str | None:
@@ -51,16 +47,20 @@ def with_name(before: str, path: str) -> str:
 
 
 def workspace_names(view: View) -> list[str]:
-    """The paths of files, and of folders with a slash at the end; nearest first, at most MAX_NAMES."""
+    """The paths of files, and of folders with a slash at the end; nearest first, at most MAX_NAMES.
+
+    Folders in which nobody looks are left out; a path in them that is typed is read all the same.
+    """
     names: list[str] = []
     level: list[tuple[str, ...]] = [()]
     while level and len(names) < MAX_NAMES:
         below: list[tuple[str, ...]] = []
         for folder_names in level:
             with contextlib.suppress(OSError), view.folder(folder_names) as folder:
-                for item in sorted(folder.items(), key=lambda item: item.name):
+                items = (item for item in folder.items() if item.name.isprintable())  # no other name can be typed
+                for item in sorted(items, key=lambda item: item.name):
                     path = "/".join((*folder_names, item.name))
-                    if item.is_folder and item.name not in LEFT_OUT:
+                    if item.is_folder and item.name not in SKIPPED_FOLDERS:
                         below.append((*folder_names, item.name))
                         names.append(f"{path}/")
                     elif item.is_file:
@@ -71,28 +71,21 @@ def workspace_names(view: View) -> list[str]:
     return names[:MAX_NAMES]
 
 
-def best_names(query: str, names: Sequence[str]) -> list[str]:
-    """The names that fit ``query``, the best first."""
-    from textual.fuzzy import Matcher
-
-    if not query:
-        return list(names[:SHOWN])
-    letters = re.compile(".*?".join(map(re.escape, query)), re.IGNORECASE)  # a match of all names takes seconds
-    fits = [name for name in names if letters.search(name)]
-    lowered = query.lower()
-    near = heapq.nsmallest(400, fits, key=lambda name: (lowered not in name.lower(), len(name)))
-    matcher = Matcher(query)
-    return heapq.nsmallest(SHOWN, near, key=lambda name: (-matcher.match(name), len(name), name))
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What is sent for a prompt."""
 
     text: str
+    attached: str = ""
+    """What the model reads behind it; see ``attachment``."""
     images: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
     """What was not added, and why."""
+
+    @property
+    def image_names(self) -> list[str]:
+        """Names and sizes."""
+        return [f"{path.name} {small_size(path.stat().st_size)}" for path in self.images]
 
 
 def read_named(typed: str, view: View | None) -> Prompt:
@@ -118,9 +111,8 @@ def read_named(typed: str, view: View | None) -> Prompt:
             continue
         names.append(name)
         blocks.append(_block(name, data.decode("utf-8", "replace")))
-    if not blocks:
-        return Prompt(typed, tuple(images), tuple(notes))
-    return Prompt(typed + ATTACHED + ", ".join(names) + "\n" + "\n".join(blocks), tuple(images), tuple(notes))
+    attached = ATTACHED + ", ".join(names) + "\n" + "\n".join(blocks) if blocks else ""
+    return Prompt(typed, attached, tuple(images), tuple(notes))
 
 
 def is_image(name: str) -> bool:
