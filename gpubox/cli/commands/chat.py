@@ -35,10 +35,10 @@ class ChatGroup(Verbs):
 @click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
 @click.option(
-    "--workdir",
-    metavar="FOLDER",
-    help="The workspace: the model reads its files, and you take what it changes. '' for none. [default: the project you are in, if you allow it]",
-)
+    "--workdir", metavar="FOLDER",
+    help="The workspace: the model reads its files, and you take what it changes. '' for none. "
+    "[default: the project you are in, if you allow it]",
+)  # fmt: skip
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as workspace.")
 @click.option("--apply", type=click.Choice(["ask", "turn", "plan"]), metavar="WHEN",
               help="Take what it changed: ask (you do, afterwards), turn (at its end) or plan (it changes nothing). "
