@@ -203,7 +203,7 @@ class Chat:
             conversation = self._conversation = self.log.conversation()
         conversation.images_folder = self._file.images
         who = endpoint.profile_name or "The new server"
-        told = f"{who} reads the whole conversation anew: about {reread:,} tokens."
+        told = f"{who} reads the whole conversation anew: ~{reread:,} tokens."
         notices = [Notice("reread", told)] if reread else []
         text = "\n\n".join([*self.log.notes, question.content + attached])
         first = [msgspec.structs.replace(question, content=text)]

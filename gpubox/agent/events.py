@@ -250,7 +250,8 @@ class Notice(_Event, frozen=True):
 
     kind: str
     """For statistics. Of a tool call: ``repaired``, ``text_call``, ``unknown_tool``, ``bad_arguments``, ``truncated``,
-    ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``read_only``, ``journal``."""
+    ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``journal``,
+    ``filtered``, ``rules``, ``reread``, ``left`` (a change that was not taken), ``stopped``, ``compacting``."""
     text: str
 
 

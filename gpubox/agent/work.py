@@ -80,7 +80,7 @@ class Work:
             name, rules = await run_in_thread(project_rules, self.workspace)
             if rules:
                 first.insert(0, Message("user", f"{name} of this project:\n\n{rules}", fixed=True))
-                notices.append(Notice("rules", f"{name}: about {len(rules) // CHARACTERS_PER_TOKEN:,} tokens."))
+                notices.append(Notice("rules", f"{name}: ~{len(rules) // CHARACTERS_PER_TOKEN:,} tokens."))
 
     async def ending(self, apply: Apply, record: Record) -> AsyncGenerator[AgentEvent, None]:
         """Ends a turn that ran to its end: what it changed, what was taken of it, and how the tests ended."""

@@ -10,12 +10,13 @@ import pytest
 from textual import events
 
 from gpubox.agent import events as e
+from gpubox.agent import files_named
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.tools import ToolOutput
 from gpubox.sandbox.changes import Change, Hunk
 from gpubox.sandbox.layers import View
-from gpubox.tui.chat import files_named
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
+from gpubox.tui.chat.suggestions import best_names
 from gpubox.tui.dialogs import QuestionScreen
 from tests.tui.conftest import act, app_of, shows, text, until
 from tests.tui.fake_chat import (
@@ -263,7 +264,7 @@ def test_names_of_a_workspace_leave_out_what_nobody_names(tmp_path: Path) -> Non
         (tmp_path / name).write_text("")
     names = files_named.workspace_names(View((tmp_path,)))
     assert sorted(names) == ["README.md", "src/", "src/main.py"]
-    assert files_named.best_names("smain", names) == ["src/main.py"]
+    assert best_names("smain", names) == ["src/main.py"]
 
 
 @pytest.mark.parametrize(

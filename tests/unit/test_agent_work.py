@@ -307,7 +307,7 @@ async def test_the_rules_of_a_project_come_first_and_stay(desk: Desk, tmp_path: 
     async with ScriptedServer(says("Yes."), says("Yes.")) as desk.server:
         chat = desk.chat()
         events = await ask(chat)
-        assert notices(events) == {"rules": "CLAUDE.md: about 2,009 tokens."}
+        assert notices(events) == {"rules": "CLAUDE.md: ~2,009 tokens."}
         (desk.root / "CLAUDE.md").write_text("Use blanks.\n")
         await ask(chat, "And now?")
         await chat.close()
@@ -374,9 +374,7 @@ async def test_another_server_says_what_it_reads_anew(desk: Desk) -> None:
         chat = desk.chat()
         assert "reread" not in notices(await ask(chat))
         desk.launch = "b"
-        assert (
-            notices(await ask(chat, "More."))["reread"] == "coder reads the whole conversation anew: about 700 tokens."
-        )
+        assert notices(await ask(chat, "More."))["reread"] == "coder reads the whole conversation anew: ~700 tokens."
         await chat.close()
 
 

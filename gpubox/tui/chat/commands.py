@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.steps import StepResult
-    from gpubox.tui.chat.chat_screen import ChatScreen
 
 UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
 WAITS = styled_line(
@@ -38,7 +37,8 @@ TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 class ChatCommands:
     """Acts on the open chat of ``screen``. Each command is named as behind the slash and runs in a worker."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Any) -> None:
+        """``screen``: the ChatScreen, whose module imports this one."""
         self.screen = screen
         self.changes: tuple[Change, ...] = ()
         """What waits for the owner."""
