@@ -14,11 +14,11 @@ import pytest
 
 from gpubox.sandbox import workspace_run
 from gpubox.sandbox.layers import remove_tree
-from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import layer_owner
 from gpubox.sandbox.steps import Steps
-from tests.hostile.conftest import confinement
+from tests.guards import needs_open_python
 from tests.hostile.planting import HARMLESS, PLANTS, SOURCE, Project
 from tests.sampling import sampled
 
@@ -99,13 +99,12 @@ def test_it_would_run_where_nothing_confines_the_program(name: str, project: Pro
     assert project.work_in_it() != []
 
 
+@needs_open_python
 async def test_nothing_but_a_copy_is_written_without_any_wall(project: Project, top: Path) -> None:
-    sandbox, why = confinement("none")
-    if sandbox is None:
-        pytest.skip(why)
+    sandbox = Sandbox(confinement=Confinement("none"))
     code = "import os; os.unlink('notes'); open('new', 'w').write('1')"
-    await Sandbox(confinement=sandbox).run(code, Policy(workspace=project.folder))
-    await Sandbox(confinement=sandbox).run(code, Policy(workspace=project.folder, layers=(top,)))
+    await sandbox.run(code, Policy(workspace=project.folder))
+    await sandbox.run(code, Policy(workspace=project.folder, layers=(top,)))
 
     assert project.snapshot() == project.before
     assert set(os.listdir(top)) == {"notes", "new"}  # noqa: PTH208
