@@ -51,9 +51,10 @@ class ChatCommands:
     @property
     def chat(self) -> Chat:
         """The open one. Raises UsageError if there is none."""
-        if self.screen.chat is None:
+        chat: Chat | None = self.screen.chat
+        if chat is None:
             raise UsageError("There is no turn in this chat yet.")
-        return self.screen.chat
+        return chat
 
     @contextlib.asynccontextmanager
     async def _alone(self, doing: str = "") -> AsyncIterator[Chat]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -24,6 +24,17 @@ TITLES = {"network": "Network, once", "ask": "The model asks", "go_on": "Go on?"
 MAX_OPTIONS = 9
 WHY_NOT = "why not? The model reads it. ⏎ without a word: a plain no"
 ANSWER = "your answer"
+
+
+class AnswerLine(Input):
+    """One line. Enter passes it on at once: a letter typed right behind it belongs to the prompt."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__(compact=True)
+        self._take = take
+
+    async def action_submit(self) -> None:
+        self._take(self.value.strip())
 
 
 class QuestionPane(Vertical, can_focus=True):
@@ -53,7 +64,7 @@ class QuestionPane(Vertical, can_focus=True):
         super().__init__()
         self.body = ScrollableLines()
         self.body.can_focus = False
-        self.line = Input(compact=True)
+        self.line = AnswerLine(self.take_line)
         self.pending: list[tuple[Question, asyncio.Future[Answer], str]] = []
         """Each with its future answer and its title."""
 
@@ -105,10 +116,9 @@ class QuestionPane(Vertical, can_focus=True):
         if (question := self.question) and number <= len(question.options):
             self._answer(Answer(True, question.options[number - 1]))
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        text, refuses = event.value.strip(), self.line.placeholder == WHY_NOT
+    def take_line(self, text: str) -> None:
+        """Answers with what was typed."""
+        refuses = self.line.placeholder == WHY_NOT
         if text or refuses:
             self._answer(Answer(not refuses, text))
 
