@@ -20,7 +20,7 @@ from gpubox.tui.services import LocalServices
 from tests.sampling import sampled
 from tests.swe.driver import Task, compare
 from tests.swe.model import Model, ModelServer
-from tests.swe.project import Project
+from tests.swe.project import Project, differences
 from tests.swe.tasks_files import Crlf, ScriptMode
 from tests.swe.tasks_languages import MakeAndC, Node
 from tests.swe.tasks_python import FailingTest, FourFiles
@@ -91,8 +91,9 @@ class Hand:
         return re.sub(r"[\s│╭╮╰╯─]+", " ", text(self.pilot))
 
 
-async def code(task: Task, hand: Hand, app: GpuboxApp, model: Model) -> None:
-    """From the dashboard to the taken changes."""
+async def code(task: Task, project: Project, hand: Hand, app: GpuboxApp, model: Model) -> None:
+    """From the dashboard to the taken changes, and once back and forth."""
+    before = project.entries()
     await until(hand.pilot, lambda: app.bridge.overview and app.bridge.overview.status.up, "the server")
     await hand.press("chat")
     await hand.sees("Use .* as workspace")
@@ -110,7 +111,16 @@ async def code(task: Task, hand: Hand, app: GpuboxApp, model: Model) -> None:
     await settled(hand.pilot)
     whole(hand.pilot)
     await hand.press("take")
-    await hand.sees("Taken")
+    await hand.sees("Taken.*(/undo) takes the turn back")
+    taken = project.entries()
+    await hand.writes("/undo")
+    await hand.press("send|diff|run")
+    await hand.sees("Undone.*(/redo) brings it back")
+    assert not differences(before, project.entries())
+    await hand.writes("/redo")
+    await hand.press("send|diff|run")
+    await hand.sees("Redone")
+    assert not {path for path in differences(taken, project.entries()) if not path.startswith(task.ignored or "\0")}
 
 
 @pytest.mark.parametrize(("kind", "size"), sampled(CASES, 0.2))
@@ -128,7 +138,7 @@ async def test_the_owner_presses_only_what_the_screen_says(
     async with ModelServer() as server:
         model = server.model = Model(task.solve())
         app = GpuboxApp(LocalServices(paths, Config(), server.url))
-        async with asyncio.timeout(SECONDS), app.run_test(size=SIZES[size]) as pilot:
-            await code(task, Hand(pilot), app, model)
+        async with asyncio.timeout(SECONDS), app.run_test(size=SIZES[size], notifications=True) as pilot:
+            await code(task, project, Hand(pilot), app, model)
     compare(task, before, project)
     task.check(project)
