@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -69,8 +71,8 @@ class Owner:
         """The model's last answer."""
         self.meanwhile: Callable[[], None] | None = None
         """What he does once while the model works."""
-        self._workspace_before: dict[str, Entry] = {}
-        self.chat = Chat(paths, Config(), find=self._endpoint, ask=self._answer)
+        self._paths = paths
+        self.chat = self._open()
         self.chat.change_settings(ChatSettings(workdir=str(project.root)))
 
     async def asks(self, prompt: str, script: Script) -> None:
@@ -99,6 +101,22 @@ class Owner:
         await self.chat.take()
         if await self.chat.changes():
             await self.chat.drop()
+
+    async def comes_back(self) -> None:
+        """Closes gpubox, and opens the chat again later."""
+        await self.chat.close()
+        self.chat = self._open(self.chat.name)
+
+    async def takes_by_verb(self) -> None:
+        """Takes all by ``gpubox chat take``, while no screen has the chat open."""
+        await self.chat.close()
+        for verb in ("diff", "take"):
+            await asyncio.to_thread(self.project.run, sys.executable, "-m", "gpubox", "chat", verb, self.chat.name)
+        self.chat = self._open(self.chat.name)
+        assert not await self.chat.changes()
+
+    def _open(self, name: str = "") -> Chat:
+        return Chat(self._paths, Config(), name, find=self._endpoint, ask=self._answer)
 
     async def _endpoint(self) -> ServerEndpoint:
         return ServerEndpoint(self.server.url, profile_name="coder")

@@ -207,7 +207,9 @@ class DeleteDeadCode(Task):
         return "Noted."
 
     async def talk(self, owner: Owner) -> None:
-        await super().talk(owner)
+        await owner.asks(self.prompt, self.solve())
+        await owner.comes_back()
+        await owner.takes()
         assert not (owner.project.root / "legacy").exists()
         await owner.asks("Note that in CHANGES.", self.more())
         await owner.takes()
@@ -274,6 +276,10 @@ class OddNames(Task):
         output = yield read("index.txt")
         must(r"^-n\na b\.txt\nempty\ngröße\.txt\n日本\.txt", output)
         return "Packed."
+
+    async def talk(self, owner: Owner) -> None:
+        await owner.asks(self.prompt, self.solve())
+        await owner.takes_by_verb()
 
     def check(self, project: Project) -> None:
         for name, content in self.notes.items():

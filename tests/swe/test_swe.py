@@ -11,6 +11,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.paths import Paths
+from gpubox.sandbox import workspace_run
 from gpubox.sandbox.runner import Sandbox
 from tests.sampling import sampled
 from tests.swe import tasks_files, tasks_languages, tasks_python
@@ -41,6 +42,23 @@ def _params() -> list[Any]:
 async def test_the_owner_gets_what_he_asked_for(
     kind: type[Task], paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await _done(kind, paths, tmp_path, monkeypatch)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", QUICK, ids=lambda kind: kind.__name__)
+async def test_he_gets_it_where_no_overlay_can_be_mounted(
+    kind: type[Task], paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_run, "_obstacle", lambda *_: "an older bubblewrap")
+    await _done(kind, paths, tmp_path, monkeypatch)
+
+
+def test_there_are_twenty_tasks_and_most_need_no_toolchain_of_a_home() -> None:
+    assert len(TASKS) >= 20 and len(QUICK) >= 15
+
+
+async def _done(kind: type[Task], paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if (await Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     try:
@@ -48,7 +66,3 @@ async def test_the_owner_gets_what_he_asked_for(
             await work(kind(), paths, tmp_path / "project", monkeypatch)
     except MissingError as missing:
         pytest.skip(str(missing))
-
-
-def test_there_are_twenty_tasks_and_most_need_no_toolchain_of_a_home() -> None:
-    assert len(TASKS) >= 20 and len(QUICK) >= 15

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from gpubox.tui.services import LocalServices
 from tests.sampling import sampled
 from tests.swe.driver import Task, compare
 from tests.swe.model import Model, ModelServer
-from tests.swe.project import Project
+from tests.swe.project import Project, differences
 from tests.swe.tasks_files import Crlf, ScriptMode
 from tests.swe.tasks_languages import MakeAndC, Node
 from tests.swe.tasks_python import FailingTest, FourFiles
-from tests.tui.conftest import SIZES, text, until
+from tests.tui.conftest import SIZES, _quiet, settled, text, until, whole
+
+__all__ = ["_quiet"]  # a fixture
 
 SECONDS = 120.0
 CASES = [
@@ -53,12 +56,18 @@ class Hand:
     async def writes(self, words: str) -> None:
         await self.pilot.press(*("space" if char == " " else char for char in words))
 
-    async def answers(self, task: Task) -> None:
-        """Answers the question that stands there, if one does."""
-        if "tab, then y or n" not in (shown := self._flat()):
-            await asyncio.sleep(0.01)
+    async def answers(self, task: Task, pending: Callable[[], object]) -> None:
+        """Answers the question that stands there, if one does. ``pending``: what is asked."""
+        if (asked := pending()) is None or "tab, then y or n" not in self._flat():
+            await asyncio.sleep(0.05)
             return
+        await settled(self.pilot)
+        shown = self._flat()
         await self._press("tab")
+        await self._decides(task, shown)
+        await until(self.pilot, lambda: pending() is not asked, "the next question, or none")
+
+    async def _decides(self, task: Task, shown: str) -> None:
         if task.tested_by and task.tested_by in shown:
             await self.press("yes")
             return
@@ -82,8 +91,9 @@ class Hand:
         return re.sub(r"[\s│╭╮╰╯─]+", " ", text(self.pilot))
 
 
-async def code(task: Task, hand: Hand, app: GpuboxApp, model: Model) -> None:
-    """From the dashboard to the taken changes."""
+async def code(task: Task, project: Project, hand: Hand, app: GpuboxApp, model: Model) -> None:
+    """From the dashboard to the taken changes, and once back and forth."""
+    before = project.entries()
     await until(hand.pilot, lambda: app.bridge.overview and app.bridge.overview.status.up, "the server")
     await hand.press("chat")
     await hand.sees("Use .* as workspace")
@@ -93,15 +103,24 @@ async def code(task: Task, hand: Hand, app: GpuboxApp, model: Model) -> None:
     await hand.writes(task.prompt)
     await hand.press("send")
     while not (model.ended and app.chat and app.chat.runner.turn and app.chat.runner.turn.over):
-        await hand.answers(task)
+        await hand.answers(task, lambda: app.chat and app.chat.questions.question)
     assert not model.lost, f"the model is lost: {model.lost}"
     await hand.sees("changed files? waits? for you")
     await hand.press("diff")
     await hand.sees("Changes")
-    print(text(hand.pilot))
+    await settled(hand.pilot)
+    whole(hand.pilot)
     await hand.press("take")
-    await hand.sees("Taken|took")
-    print(text(hand.pilot))
+    await hand.sees("Taken.*(/undo) takes the turn back")
+    taken = project.entries()
+    await hand.writes("/undo")
+    await hand.press("send|diff|run")
+    await hand.sees("Undone.*(/redo) brings it back")
+    assert not differences(before, project.entries())
+    await hand.writes("/redo")
+    await hand.press("send|diff|run")
+    await hand.sees("Redone")
+    assert not {path for path in differences(taken, project.entries()) if not path.startswith(task.ignored or "\0")}
 
 
 @pytest.mark.parametrize(("kind", "size"), sampled(CASES, 0.2))
@@ -113,12 +132,13 @@ async def test_the_owner_presses_only_what_the_screen_says(
     monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
     task, project = kind(), Project(tmp_path / "project")
     task.make(project)
+    project.commit("Begin")  # the screen offers a folder that looks like a project
     monkeypatch.chdir(project.root)
     before = project.entries()
     async with ModelServer() as server:
         model = server.model = Model(task.solve())
         app = GpuboxApp(LocalServices(paths, Config(), server.url))
-        async with asyncio.timeout(SECONDS), app.run_test(size=SIZES[size]) as pilot:
-            await code(task, Hand(pilot), app, model)
+        async with asyncio.timeout(SECONDS), app.run_test(size=SIZES[size], notifications=True) as pilot:
+            await code(task, project, Hand(pilot), app, model)
     compare(task, before, project)
     task.check(project)
