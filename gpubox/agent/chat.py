@@ -466,14 +466,13 @@ class Chat:
     async def _work(self) -> Work:
         """The workspace with its layers, and the tools over them. Raises GpuboxError if it is no longer usable."""
         if self._open_work is None:
+            from gpubox.agent.mcp import McpServers
             from gpubox.agent.work import open_work
             from gpubox.sandbox.runner import Sandbox
 
             assert self._file.path
             self._sandbox = self._sandbox or Sandbox(self._config)
             if self._config.mcp and not self._servers:
-                from gpubox.agent.mcp import McpServers
-
                 self._servers = McpServers(self._config.mcp, self._paths.logs)
             workspace = self._known_workspace() if self.settings.workdir else None
             self._open_work = await run_in_thread(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from gpubox.agent.tools import Question, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, ToolCall, ToolOutput
 
 EndReason = Literal["answered", "rounds", "tokens", "wall", "stopped", "repetition", "length"]
 """Why a turn ended: it answered; it reached the limit of rounds, tokens or wall time; the owner stopped it; the model
@@ -180,7 +180,7 @@ class ToolRequested(_Event, frozen=True):
 class QuestionAsked(_Event, frozen=True):
     """The turn waits until the owner answers."""
 
-    question: Question
+    question: OwnerQuestion
 
 
 class ToolFinished(_Event, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubox.agent.events import Emit, Notice, QuestionAsked, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import Answer, AskOwner, Question, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.agent.tools import Answer, AskOwner, OwnerQuestion, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.storage import json_line
@@ -106,7 +106,7 @@ class ToolRunner:
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
 
 
-def _answer_output(question: Question, answer: Answer) -> ToolOutput:
+def _answer_output(question: OwnerQuestion, answer: Answer) -> ToolOutput:
     if answer.yes:
         return ToolOutput(answer.text or "Yes.")
     text = f"The owner said no: {answer.text}" if answer.text else "The owner said no."

@@ -15,7 +15,7 @@ from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, QuestionAsked, TurnFailed, TurnFinished, event_values
 from gpubox.agent.projects import project_here, remember_allowed
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.context import Context
@@ -154,7 +154,7 @@ async def _workspace_here(context: Context, approval: ApprovalPrompt) -> str:
     if allowed is None:
         approval.call_shown.set()
         text = f"Use {root} as the workspace of new chats? The model reads its files; you take what it changes."
-        allowed = (await approval(Question("go_on", text))).yes
+        allowed = (await approval(OwnerQuestion("go_on", text))).yes
         await run_in_thread(remember_allowed, context.paths, root, allowed)
     return str(root) if allowed else ""
 
@@ -167,7 +167,7 @@ class ApprovalPrompt:
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
-    async def __call__(self, question: Question) -> Answer:
+    async def __call__(self, question: OwnerQuestion) -> Answer:
         """The owner's answer; no without a terminal."""
         if not self.can_ask:
             what = f"{question.call.name}." if question.call else question.text

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from gpubox import units
 from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
-from gpubox.sandbox.layers import Folder, Item, Names, View
+from gpubox.sandbox.layers import Folder, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
 from gpubox.sandbox.states import MAX_DEPTH, Bases, State, is_still, kind_of, names_of, open_file, taken_mode, walk
 
@@ -192,7 +192,7 @@ class Comparison:
                 self._add(path, "removed" if old else "folder", new, old, self._why(names, new, merged), live)
 
     def _compare(
-        self, names: Names, new: Item | None, old: Item | None, merged: Folder | None, live: Folder | None
+        self, names: Names, new: LayerItem | None, old: LayerItem | None, merged: Folder | None, live: Folder | None
     ) -> bool:
         """Adds the change of one path, if there is one. Returns whether there is a folder to compare."""
         path, why = "/".join(names), self._why(names, new, merged)
@@ -220,7 +220,7 @@ class Comparison:
         return bool(old and old.is_folder)
 
     def _add(
-        self, path: str, kind: str, new: Item | None, old: Item | None, why: str, live: Folder | None,
+        self, path: str, kind: str, new: LayerItem | None, old: LayerItem | None, why: str, live: Folder | None,
         diff: LineDiff | None = None,
     ) -> None:  # fmt: skip
         conflict = self._conflict(path, kind, old, live)
@@ -237,7 +237,7 @@ class Comparison:
             old_target, new_target,
         )  # fmt: skip
 
-    def _compare_contents(self, new: Item | None, old: Item | None) -> tuple[str, LineDiff | None]:
+    def _compare_contents(self, new: LayerItem | None, old: LayerItem | None) -> tuple[str, LineDiff | None]:
         """The kind of change (empty: equal), and its lines."""
         kind = "removed" if new is None else "link" if new.is_link else "changed" if old else "new"
         if new and old and kind_of(new.status) == kind_of(old.status):
@@ -254,7 +254,7 @@ class Comparison:
         return kind, None if is_binary(before) or is_binary(after) else line_diff(before, after)
 
     @staticmethod
-    def _why(names: Names, new: Item | None, merged: Folder | None) -> str:
+    def _why(names: Names, new: LayerItem | None, merged: Folder | None) -> str:
         if new is None and any(map(is_cache, names)):
             return ""
         target = new.link_target() if new and new.is_link else None
@@ -263,7 +263,7 @@ class Comparison:
         is_part = merged and is_repository_part(names[-1])
         return REPOSITORY if is_part and merged and is_bare_repository(item.name for item in merged.items()) else ""
 
-    def _conflict(self, path: str, kind: str, old: Item | None, live: Folder | None) -> str:
+    def _conflict(self, path: str, kind: str, old: LayerItem | None, live: Folder | None) -> str:
         """Why the owner would lose something; empty: nothing."""
         if old and kind_of(old.status) == "other":
             return "It is a pipe, a socket or a device."
@@ -282,7 +282,7 @@ class Comparison:
         above = (names[:depth] for depth in range(1, len(names)) if "/".join(names[:depth]) not in self._changes)
         return any((status := self._live.status(each)) and not stat.S_ISDIR(status.st_mode) for each in above)
 
-    def _is_base(self, path: str, new: Item | None) -> bool:
+    def _is_base(self, path: str, new: LayerItem | None) -> bool:
         if path not in self._bases or new is None:
             return path in self._bases and self._bases[path] is None and new is None
         try:
@@ -306,7 +306,7 @@ def _folder(view: View, names: Names) -> Iterator[Folder | None]:
         yield folder
 
 
-def _equal(new: Item, old: Item) -> bool:
+def _equal(new: LayerItem, old: LayerItem) -> bool:
     with open_file(new.folder, new.name) as first, open_file(old.folder, old.name) as second:
         while block := first.read(1 << 20):
             if block != second.read(len(block)):
@@ -314,6 +314,6 @@ def _equal(new: Item, old: Item) -> bool:
         return not second.read(1)
 
 
-def _read(item: Item) -> bytes:
+def _read(item: LayerItem) -> bytes:
     with open_file(item.folder, item.name) as file:
         return file.read(_MAX_FILE_BYTES)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubox.sandbox.layers import OPEN_FILE, Item, Names, View, is_opaque
+from gpubox.sandbox.layers import OPEN_FILE, LayerItem, Names, View, is_opaque
 
 MAX_DEPTH = 128
 """What lies in folders nested deeper than this is neither shown nor taken."""
@@ -139,7 +139,7 @@ def read_item(view: View, names: Names) -> bytes:
             return file.read()
 
 
-def walk(view: View, names: Names) -> Iterator[tuple[Names, Item]]:
+def walk(view: View, names: Names) -> Iterator[tuple[Names, LayerItem]]:
     """The files, links and folders below a folder of the view, as deep as they may be. Holds one folder open."""
     pending = [names]
     while pending:

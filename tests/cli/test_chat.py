@@ -21,7 +21,7 @@ import pytest
 from gpubox.agent.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
 from gpubox.agent.projects import remember_allowed
-from gpubox.agent.tools import Question, ToolCall
+from gpubox.agent.tools import OwnerQuestion, ToolCall
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
@@ -444,7 +444,7 @@ async def test_the_owner_is_asked_at_the_terminal(
 
     approval = ApprovalPrompt(True)
     approval.call_shown.set()
-    assert (await approval(Question("network", "+\x1b[2Jnew\n-old"))).yes is allowed
+    assert (await approval(OwnerQuestion("network", "+\x1b[2Jnew\n-old"))).yes is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nType y for yes, or why not, and Enter.")
 
 

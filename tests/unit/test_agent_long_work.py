@@ -28,7 +28,7 @@ from gpubox.agent.events import (
 from gpubox.agent.images import MAX_BYTES, image_urls, store_image
 from gpubox.agent.loop import FINISHED_OUTPUT, LAST_REPLY, AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Answer, AskOwner, Question, ToolCall, ToolOutput
+from gpubox.agent.tools import Answer, AskOwner, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
 from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
@@ -44,10 +44,10 @@ def rounds(count: int, first: int = 0, **how: Any) -> list[Play]:
     ]
 
 
-def answering(*answers: Answer) -> tuple[list[Question], AskOwner]:
-    questions: list[Question] = []
+def answering(*answers: Answer) -> tuple[list[OwnerQuestion], AskOwner]:
+    questions: list[OwnerQuestion] = []
 
-    async def ask(question: Question) -> Answer:
+    async def ask(question: OwnerQuestion) -> Answer:
         questions.append(question)
         return answers[len(questions) - 1]
 
@@ -108,12 +108,12 @@ async def test_the_minutes_are_asked_about_while_the_model_goes_on() -> None:
 class Asking(Echo):
     kind: Any = "network"
 
-    def question(self, call: ToolCall) -> Question | None:
-        return Question(self.kind, f"May {call.code} run?", ("left", "right"), call)
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
+        return OwnerQuestion(self.kind, f"May {call.code} run?", ("left", "right"), call)
 
 
 async def test_the_clock_stops_while_any_of_several_questions_is_open() -> None:
-    async def ask(question: Question) -> Answer:
+    async def ask(question: OwnerQuestion) -> Answer:
         if question.kind == "go_on":
             return Answer(False)
         await asyncio.sleep(0.4 if "0" in question.text else 0.8)

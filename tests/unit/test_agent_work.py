@@ -29,7 +29,7 @@ from gpubox.agent.events import (
     TurnFailed,
     TurnFinished,
 )
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -44,7 +44,7 @@ class Desk:
 
     def __init__(self, paths: Paths, folder: Path) -> None:
         self.paths, self.root, self.server = paths, folder, ScriptedServer()
-        self.launch, self.questions = "a", list[Question]()
+        self.launch, self.questions = "a", list[OwnerQuestion]()
         self.answer = Answer(True)
         self.sandbox = Sandbox(Config())
         folder.mkdir()
@@ -56,7 +56,7 @@ class Desk:
     async def find(self) -> ServerEndpoint:
         return ServerEndpoint(self.server.url, profile_name="coder", launch_id=self.launch)
 
-    async def ask_owner(self, question: Question) -> Answer:
+    async def ask_owner(self, question: OwnerQuestion) -> Answer:
         self.questions.append(question)
         return self.answer
 
@@ -208,7 +208,7 @@ async def test_turn_mode_takes_all_but_conflicts_and_what_runs_by_itself(desk: D
     ) as desk.server:
         chat = desk.chat(apply="turn")
 
-        async def meanwhile(question: Question) -> Answer:
+        async def meanwhile(question: OwnerQuestion) -> Answer:
             (desk.root / "b.txt").write_text("the owner's\n")
             return Answer(True)
 

@@ -20,7 +20,7 @@ from gpubox.agent.chat import Chat
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.events import ToolFinished
 from gpubox.agent.mcp import McpServers
-from gpubox.agent.tools import Answer, Question, ToolOutput
+from gpubox.agent.tools import Answer, OwnerQuestion, ToolOutput
 from gpubox.config import Config, McpServer, load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
@@ -310,9 +310,9 @@ def test_servers_end_with_a_gpubox_that_is_killed(how: str, marker: str, tmp_pat
 
 
 async def test_the_chat_calls_a_tool_after_the_owners_yes(paths: Paths, marker: str) -> None:
-    questions, answers = list[Question](), [Answer(False, "not this"), Answer(True)]
+    questions, answers = list[OwnerQuestion](), [Answer(False, "not this"), Answer(True)]
 
-    async def ask_owner(question: Question) -> Answer:
+    async def ask_owner(question: OwnerQuestion) -> Answer:
         questions.append(question)
         return answers.pop(0)
 

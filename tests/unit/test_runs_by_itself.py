@@ -10,10 +10,10 @@ RUNS = (
     ".git/hooks/pre-commit sub/.git .GIT/config git~1/hooks .git./x .g\u200cit/config .git::$INDEX_ALLOCATION/x .envrc "
     ".vscode/tasks.json x.code-workspace AGENTS.md sub/claude.md .cursor/rules venv/bin/python lib/site-packages/x.pth "
     "node_modules/.bin/tsc .npmrc mod.pyc mod.cpython-311-x86_64-linux-gnu.so sitecustomize.py .env .husky/pre-push "
-    "lefthook.yml flake.nix .github/copilot-instructions.md .config/x"
+    "lefthook.yml flake.nix .github/copilot-instructions.md .github/workflows/ci.yml .config/x"
 )
 SOURCE = (
-    "src/main.py conftest.py setup.py Makefile package.json .gitignore .editorconfig .github/workflows/ci.yml "
+    "src/main.py conftest.py setup.py Makefile package.json .gitignore .editorconfig "
     "docs/a.md hooks/useState.ts config HEAD test.sh README.md env.py activation.py"
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubox.agent.events import FilesChanged
-from gpubox.agent.tools import Question
+from gpubox.agent.tools import OwnerQuestion
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import UsageError
 from gpubox.sandbox.steps import ChangedSince
@@ -184,7 +184,7 @@ class ChatCommands:
             confirmed, proposed = await chat.test_command()
         if not confirmed and proposed:
             text = f"{proposed}\nShall it run in the sandbox after each turn that changes files?"
-            if (await self.screen.questions.ask(Question("go_on", text), "Test what it changes?")).yes:
+            if (await self.screen.questions.ask(OwnerQuestion("go_on", text), "Test what it changes?")).yes:
                 async with self._alone() as chat:
                     await chat.confirm_test(proposed)
                 await self.test()
@@ -238,7 +238,7 @@ class ChatCommands:
                 f"Use {root} as workspace?\nThe model reads it and works on a copy of what it changes: you see the "
                 "changes before they reach your folder."
             )
-            allowed = (await screen.questions.ask(Question("go_on", text), "Work in this folder?")).yes
+            allowed = (await screen.questions.ask(OwnerQuestion("go_on", text), "Work in this folder?")).yes
             await screen.chats.remember_project(root, allowed)
         if allowed and not screen.settings.workdir and not screen.runner.running:
             await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=root))

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.sanitize import reveal_hidden
 from gpubox.tui import dialogs
 from gpubox.tui.chat.markdown import cut_long_line
@@ -65,7 +65,7 @@ class QuestionPane(Vertical, can_focus=True):
         self.body = ScrollableLines()
         self.body.can_focus = False
         self.line = AnswerLine(self.take_line)
-        self.pending: list[tuple[Question, asyncio.Future[Answer], str]] = []
+        self.pending: list[tuple[OwnerQuestion, asyncio.Future[Answer], str]] = []
         """Each with its future answer and its title."""
 
     def compose(self) -> ComposeResult:
@@ -73,11 +73,11 @@ class QuestionPane(Vertical, can_focus=True):
         yield self.line
 
     @property
-    def question(self) -> Question | None:
+    def question(self) -> OwnerQuestion | None:
         """The one that is shown."""
         return self.pending[0][0] if self.pending else None
 
-    async def ask(self, question: Question, title: str = "") -> Answer:
+    async def ask(self, question: OwnerQuestion, title: str = "") -> Answer:
         """The owner's answer. A cancelled question goes. ``title``: of a question of gpubox itself."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.pending.append((question, answer, title or TITLES[question.kind]))
@@ -176,7 +176,7 @@ class QuestionPane(Vertical, can_focus=True):
             self.call_after_refresh(self.body.make_again)  # a pane that was hidden is not always told its size
 
 
-def question_lines(question: Question, width: int) -> list[StyledLine]:
+def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
     """The text and the options. Nothing in them is hidden: the owner decides by it."""
     rows: list[StyledLine] = []
     for text in question.text.strip("\n").split("\n"):
