@@ -470,14 +470,13 @@ class Chat:
             from gpubox.agent.work import open_work
             from gpubox.sandbox.runner import Sandbox
 
-            assert self._file.path
+            assert (path := self._file.path)
             self._sandbox = self._sandbox or Sandbox(self._config)
             if self._config.mcp and not self._servers:
                 self._servers = McpServers(self._config.mcp, self._paths.logs)
             workspace = self._known_workspace() if self.settings.workdir else None
-            self._open_work = await run_in_thread(
-                open_work, self._paths, self._file.path, workspace, self._sandbox, self._servers
-            )
+            opening = (self._paths, path, workspace, self._sandbox, self._servers)
+            self._open_work = await run_in_thread(open_work, *opening)
         return self._open_work
 
     def _known_workspace(self) -> Workspace:
@@ -488,9 +487,9 @@ class Chat:
         return self._workspace
 
     def _close_work(self) -> None:
-        work, self._open_work = self._open_work, None
-        if work:
-            work.close()
+        if self._open_work:
+            self._open_work.close()
+        self._open_work = None
 
     def _new_workspace(self, folder: str) -> Workspace:
         own_folders = (self._paths.config, self._paths.state, self._paths.cache)

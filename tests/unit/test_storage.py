@@ -308,7 +308,7 @@ def test_json_is_decoded_in_one_place() -> None:
         "sandbox_checks.py",
         "search_program.py",
         "web.py",
-    }  # inside the sandbox, signed, keys
+    }  # in the sandbox, signed, keys
     users = {
         path.name for path in package.rglob("*.py") if re.search(r"\bjson\.loads?\(", path.read_text(encoding="utf-8"))
     }
