@@ -466,17 +466,17 @@ class Chat:
     async def _work(self) -> Work:
         """The workspace with its layers, and the tools over them. Raises GpuboxError if it is no longer usable."""
         if self._open_work is None:
-            from gpubox.agent.mcp import McpServers
-            from gpubox.agent.work import open_work
+            from gpubox.agent import mcp, work
             from gpubox.sandbox.runner import Sandbox
 
-            assert (path := self._file.path)
+            path = self._file.path
+            assert path
             self._sandbox = self._sandbox or Sandbox(self._config)
             if self._config.mcp and not self._servers:
-                self._servers = McpServers(self._config.mcp, self._paths.logs)
+                self._servers = mcp.McpServers(self._config.mcp, self._paths.logs)
             workspace = self._known_workspace() if self.settings.workdir else None
             opening = (self._paths, path, workspace, self._sandbox, self._servers)
-            self._open_work = await run_in_thread(open_work, *opening)
+            self._open_work = await run_in_thread(work.open_work, *opening)
         return self._open_work
 
     def _known_workspace(self) -> Workspace:
