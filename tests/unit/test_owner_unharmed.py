@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.agent.files_named import read_named
 from gpubox.agent.git import commit_paths
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import private_copy, taking
@@ -207,3 +208,33 @@ def test_a_commit_message_with_a_null_is_an_error_for_the_owner(tmp_path: Path) 
     (tmp_path / "a").write_text("a\n")
     with pytest.raises(GpuboxError, match="git commit did not end well"):
         commit_paths(tmp_path, ["a"], "a\0b")
+
+
+def test_what_a_program_closed_is_neither_taken_as_removed_nor_beyond_undo() -> None:
+    with plain_user() as folder:
+        workspace = folder / "project"
+        (workspace / "src").mkdir(parents=True)
+        (workspace / "src/a").write_text("a old\n")
+        (workspace / "b").write_text("b old\n")
+        steps = Steps(workspace, folder / "chat.layers")
+        with turn(steps) as layer:
+            layer.write(names("src/a"), b"a new\n", 0)
+            layer.write(names("b"), b"b new\n", 0)
+            steps.note_changes()
+            (layer.path / "src").chmod(0)
+        assert [change.kind for change in steps.changes()] == ["changed", "mode", "changed"]
+        assert steps.take().taken == ("b", "src", "src/a")
+        assert (workspace / "src/a").read_text() + (workspace / "b").read_text() == "a new\nb new\n"
+        steps.undo()
+        assert (workspace / "src/a").read_text() + (workspace / "b").read_text() == "a old\nb old\n"
+        steps.close()
+
+
+def test_an_image_is_not_found_through_a_link_of_the_model(workspace: Path, steps: Steps, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    for image in (tmp_path / "private/a.png", workspace / "b.png"):
+        image.write_bytes(b"\x89PNG\r\n\x1a\n")
+    with turn(steps) as layer:
+        (layer.path / "pictures").symlink_to(tmp_path / "private")
+    prompt = read_named("see @pictures/a.png and @b.png", steps.view())
+    assert prompt.images == (workspace / "b.png",)
