@@ -56,6 +56,12 @@ class Hand:
     async def writes(self, words: str) -> None:
         await self.pilot.press(*("space" if char == " " else char for char in words))
 
+    async def commands(self, words: str) -> None:
+        """Writes and sends it: by now the owner knows the key, where a message covers the bar for some seconds."""
+        await self.writes(words)
+        await settled(self.pilot)
+        await self._press("⏎")
+
     async def answers(self, task: Task, pending: Callable[[], object]) -> None:
         """Answers the question that stands there, if one does. ``pending``: what is asked."""
         if (asked := pending()) is None or "tab, then y or n" not in self._flat():
@@ -113,12 +119,10 @@ async def code(task: Task, project: Project, hand: Hand, app: GpuboxApp, model: 
     await hand.press("take")
     await hand.sees("Taken.*(/undo) takes the turn back")
     taken = project.entries()
-    await hand.writes("/undo")
-    await hand.press("send|diff|run")
+    await hand.commands("/undo")
     await hand.sees("Undone.*(/redo) brings it back")
     assert not differences(before, project.entries())
-    await hand.writes("/redo")
-    await hand.press("send|diff|run")
+    await hand.commands("/redo")
     await hand.sees("Redone")
     assert not {path for path in differences(taken, project.entries()) if not path.startswith(task.ignored or "\0")}
 
