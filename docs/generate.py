@@ -172,6 +172,8 @@ def _schema_rows(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
         yield f"`{prefix}{name}`", _value_words(key), key.get("description", "")
         if "properties" in table_of:
             yield from _schema_rows(table_of, f"{prefix}{name}.")
+        elif isinstance(each := key.get("additionalProperties"), dict) and "properties" in each:
+            yield from _schema_rows(each, f"{prefix}{name}.NAME.")
 
 
 def _value_words(key: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 BROWSER_DRIVER = "textual.drivers.web_driver:WebDriver"
@@ -33,3 +33,13 @@ def in_browser() -> bool:
 def engine_environment(added: Mapping[str, str]) -> dict[str, str]:
     """The environment of an engine: the owner's, without what is addressed to gpubox, and then ``added``."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OWN)} | dict(added)
+
+
+def guarded(command: Sequence[str], lifeline: int = 0) -> list[str]:
+    """``command``, whose process group then ends with gpubox, also by kill -9: a pipe that gpubox holds is then closed.
+
+    ``lifeline``: the reading end of that pipe; 0: stdin, and the command itself reads nothing. It must lead a group.
+    """
+    source, stdin = (f"/proc/self/fd/{lifeline}", "") if lifeline else ("&0", "</dev/null ")
+    script = f'exec 3<{source}; {{ read ended <&3; kill -9 0; }} >/dev/null 2>&1 & exec "$@" {stdin}3<&-'
+    return ["/bin/sh", "-c", script, "sh", *command]

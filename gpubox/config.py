@@ -73,6 +73,16 @@ class NotifySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class McpServer:
+    """``[mcp.NAME]``: a program whose tools the chat may call (Model Context Protocol, over stdio)."""
+
+    command: tuple[str, ...] = toml_key("list", "The program and its arguments.", items="text")
+    env: Mapping[str, str] = toml_key("map", "Its environment, besides PATH, HOME and LANG.", dict, items="text")
+    cwd: Path | None = toml_key("path", "Its folder. Default: your home folder.", None)  # noqa: RUF009 - a field
+    ask: bool = toml_key("boolean", "Ask you before each call: it runs outside the sandbox.", True)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The contents of config.toml. Every key has a default, and the file may be absent."""
 
@@ -120,6 +130,9 @@ class Config:
         "table", "Who is told of crashes, rollbacks, slowdowns, finished runs and lost cards.", NotifySettings,
         table=NotifySettings,
     )  # fmt: skip
+    mcp: Mapping[str, McpServer] = toml_key(
+        "map", "Name -> a server whose tools the chat may call.", dict, items="table", table=McpServer
+    )
     engines: Mapping[str, str] = toml_key("map", "Engine name -> path of a llama-server binary.", dict, items="path")
     keys: Mapping[str, Path] = toml_key(
         "map", "Address of a server that gpubox did not start -> file (mode 0600) with its API key.", dict, items="path"
@@ -136,7 +149,15 @@ def load_config(paths: Paths) -> Config:
         if paths.config_override:
             raise UsageError(f"{path} does not exist.", "It is named by --config or GPUBOX_CONFIG.")
         return Config(engines=built)
-    config = Config(**TomlTable(path, "", read_toml(path)).read(Config))
+    table = TomlTable(path, "", read_toml(path))
+    config = Config(**table.read(Config))
+    for name, server in config.mcp.items():
+        if (
+            not name.replace("-", "_").isidentifier() or not name.isascii()
+        ):  # the model writes it, and a log is named so
+            raise table.error(f"[mcp.{name}]", "needs a name of letters, digits, - and _, such as [mcp.files]")
+        if not server.command:
+            raise table.error(f"[mcp.{name}] command", "is empty")
     given = {name: str(binary) for name, binary in config.engines.items()}
     return replace(config, engines={**built, **given})
 

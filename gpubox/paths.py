@@ -64,8 +64,6 @@ class Paths:
     """What the screen remembers of its last session."""
     crashes = _Place("state", "crashes")
     """Post-mortems, a file for each server that crashed."""
-    scratch = _Place("cache", "scratch")
-    """Temporary workspaces of chats without one of their own; removed with the chat."""
     chats = _Place("state", "chats")
     """The chats, one JSONL file each."""
     projects = _Place("state", "projects.json")

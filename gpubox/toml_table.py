@@ -54,7 +54,7 @@ class TomlKey:
     items: KeyKind = "any"
     """The kind of each value of a list or a map."""
     table: type | None = None
-    """The dataclass that a table, or each table of a list, becomes."""
+    """The dataclass that a table, or each table of a list or a map, becomes."""
     choices: Collection[str] = ()
     """The only texts, or the only names in a map, that are allowed."""
     above: float | None = None
@@ -184,7 +184,8 @@ class TomlTable:
             item_key = TomlKey("table" if key.table else key.items, table=key.table, choices=key.choices)
             return tuple(self._value(name, item_key, item) for item in value)
         if key.kind == "map":
-            items = {item: inner._value(item, TomlKey(key.items), each) for item, each in value.items()}
+            item_key = TomlKey(key.items, table=key.table)
+            items = {item: inner._value(item, item_key, each) for item, each in value.items()}
             if key.choices:
                 inner._reject_unknown(key.choices)
             return items

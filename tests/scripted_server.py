@@ -180,7 +180,7 @@ class ScriptedServer:
             await writer.drain()
 
 
-async def _answer(writer: asyncio.StreamWriter, status: int, values: dict[str, Any] | bytes, headers: str = "") -> None:
+async def _answer(writer: asyncio.StreamWriter, status: int, values: Any, headers: str = "") -> None:
     body = values if isinstance(values, bytes) else json.dumps(values).encode()
     head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{headers}\r\n"
     writer.write(head.encode() + body)

@@ -24,6 +24,7 @@ turn_tools.py     ask, done
 test_output.py    the part of a test run's output that says what failed (pure)
 edits.py          what an edit or a write makes of a file
 edit_match.py     where in a file an edit belongs (pure)
+mcp.py            tools of the owner's MCP servers, called by name
 workspace.py      the one folder that tools see, with the layers that take what they write
 work.py           the files of one chat: its turns' layers, and what the owner takes of them
 git.py            commits what was taken, and proposes the message
@@ -31,6 +32,7 @@ after_turn.py     between two turns: sums a long conversation up, has it read ah
 projects.py       what the owner has said about his projects, and they of themselves
 chat_file.py      the file of an open chat, and the chat that is in it
 chat_log.py       the records of a chat file, read back as a tree of turns
+files_named.py    files that a prompt names with @: their names, and their text for the model
 images.py         the images of a chat, kept beside it
 journal.py        the only writer of a chat file
 chat_files.py     the folder of chats: list, rename, branch, rewind, search

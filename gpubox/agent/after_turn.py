@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Sequence
 
 from gpubox import units
@@ -60,7 +59,7 @@ class AfterTurn:
     ) -> list[AgentEvent]:
         """Sums the conversation up and returns the events that record it. Raises GpuboxError, also if stopped."""
         events: list[AgentEvent] = []
-        work = compact(conversation, settings, tools, client, events.append, time.perf_counter)
+        work = compact(conversation, settings, tools, client, events.append)
         self._summary = asyncio.create_task(work)
         try:
             await self._summary
@@ -79,7 +78,7 @@ class AfterTurn:
         self, conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient
     ) -> None:
         with contextlib.suppress(GpuboxError):  # the next question reads it
-            await read_ahead(conversation, settings, tools, client, time.perf_counter)
+            await read_ahead(conversation, settings, tools, client)
 
     def stop(self) -> bool:
         """Stops a compaction. Returns whether one was running."""

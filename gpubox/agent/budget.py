@@ -6,7 +6,7 @@ import asyncio
 
 from gpubox.agent.events import Emit, EndReason, QuestionAsked
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Answer, AskOwner, Question, nobody
+from gpubox.agent.tools import Answer, AskOwner, OwnerQuestion, nobody
 
 
 class Budget:
@@ -33,7 +33,7 @@ class Budget:
         """Which budget is used up between two rounds; the minutes are watched apart."""
         return "rounds" if rounds >= self.rounds else "tokens" if tokens >= self.tokens else None
 
-    async def ask_owner(self, question: Question) -> Answer:
+    async def ask_owner(self, question: OwnerQuestion) -> Answer:
         """The owner's answer."""
         if not self._open_questions:
             self._opened = self._clock()
@@ -53,7 +53,7 @@ class Budget:
             used = self.used_seconds()
             if not self._refused and (self.used_up(rounds, tokens) or used >= self.seconds):
                 text = f"{rounds} rounds are used, {tokens:,} tokens, {used / 60:.0f} minutes. Go on for as many again?"
-                question = Question("go_on", text)
+                question = OwnerQuestion("go_on", text)
                 emit(QuestionAsked(question))
                 self._refused = not (await self.ask_owner(question)).yes
                 if not self._refused:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,7 @@ import msgspec
 from gpubox.agent.chat_file import ChatFile
 from gpubox.agent.chat_files import (
     branch_chat,
-    layers_folder,
     require_turn,
-    scratch_folder,
 )
 from gpubox.agent.chat_log import (
     ChatLog,
@@ -55,6 +53,7 @@ from gpubox.paths import Paths
 if TYPE_CHECKING:
     from gpubox.agent.after_turn import AfterTurn
     from gpubox.agent.loop import AgentLoop
+    from gpubox.agent.mcp import McpServers
     from gpubox.agent.projects import ProjectTests
     from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_SECONDS = 10.0
 """How long a stopped turn may take to end, its tools included."""
-NO_WORKSPACE = ("This chat has no workspace.", "Give it one: --workdir, or its settings.")
 FindEndpoint = Callable[[], Awaitable[ServerEndpoint]]
 
 
@@ -99,6 +97,7 @@ class Chat:
         self._idle.set()
         self._workspace: Workspace | None = None
         self._open_work: Work | None = None
+        self._servers: McpServers | None = None
         self._new_server = False
         self._after: AfterTurn | None = None
         self._conversation: Conversation | None = None
@@ -180,12 +179,10 @@ class Chat:
         The last event is TurnFinished or TurnFailed. If the generator is closed early (``contextlib.aclosing``) or
         cancelled, the chat keeps what was received. Raises GpuboxError if no server answers; then nothing is recorded.
         """
-        self._require_idle()
-        self._idle.clear()
-        try:
+        with self._alone():
             endpoint = await self._connect()
             if self.settings.tools and self.settings.workdir:
-                self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+                self._known_workspace()
             await self._rest()
             self._file.create(text)
             question = Message("user", text, images=await run_in_thread(self._file.store_images, images))
@@ -193,9 +190,6 @@ class Chat:
             async with aclosing(self._run_turn(question, attached, endpoint, work)) as events:
                 async for event in events:
                     yield event
-        finally:
-            self._loop = None
-            self._idle.set()
 
     async def _run_turn(
         self, question: Message, attached: str, endpoint: ServerEndpoint, work: Work | None
@@ -209,7 +203,7 @@ class Chat:
             conversation = self._conversation = self.log.conversation()
         conversation.images_folder = self._file.images
         who = endpoint.profile_name or "The new server"
-        told = f"{who} reads the whole conversation anew: about {reread:,} tokens."
+        told = f"{who} reads the whole conversation anew: ~{reread:,} tokens."
         notices = [Notice("reread", told)] if reread else []
         text = "\n\n".join([*self.log.notes, question.content + attached])
         first = [msgspec.structs.replace(question, content=text)]
@@ -353,10 +347,7 @@ class Chat:
     def _tests(self) -> ProjectTests:
         from gpubox.agent.projects import ProjectTests
 
-        if not self.settings.workdir:
-            raise UsageError(*NO_WORKSPACE)
-        self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
-        return ProjectTests(self._paths, self._workspace)
+        return ProjectTests(self._paths, self._known_workspace())
 
     async def commit_message(self) -> str:
         """A message for a commit of what was taken, proposed by the model. Raises GpuboxError."""
@@ -385,27 +376,27 @@ class Chat:
     @asynccontextmanager
     async def _deciding(self) -> AsyncIterator[Work]:
         """The work of this chat; meanwhile no turn begins. Raises GpuboxError."""
+        with self._alone():
+            self._known_workspace()
+            if not self._file.path:
+                raise UsageError("This chat has no turn yet.")
+            yield await self._work()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thing at a time is done with a chat. Raises GpuboxError."""
         self._require_idle()
-        if not self.settings.workdir:
-            raise UsageError(*NO_WORKSPACE)
-        if not self._file.path:
-            raise UsageError("This chat has no turn yet.")
         self._idle.clear()
         try:
-            yield await self._work()
+            yield
         finally:
+            self._loop = None
             self._idle.set()
 
     async def _step(self, what: str, turn_ids: set[str], keep: Collection[str]) -> StepResult:
-        self._require_idle()
-        if not (self._open_work or self.settings.tools):
-            return StepResult(())
-        self._idle.clear()
-        try:
+        with self._alone():
             work = await self._work()
             return await run_in_thread(work.undo if what == "undo" else work.redo, turn_ids, keep)
-        finally:
-            self._idle.set()
 
     async def compaction_cost(self) -> str:
         """What ``compact`` would cost and free now, a sentence."""
@@ -413,9 +404,7 @@ class Chat:
 
     async def compact(self) -> str:
         """The model sums the conversation up; returns what that freed, a sentence. Raises GpuboxError."""
-        self._require_idle()
-        self._idle.clear()
-        try:
+        with self._alone():
             await self._rest()
             endpoint = await self._connect()
             assert self._client is not None
@@ -427,8 +416,6 @@ class Chat:
             for event in events:
                 self._log_event(event)
             return next((event.text for event in events if isinstance(event, Notice)), "")
-        finally:
-            self._idle.set()
 
     def queue(self, text: str) -> None:
         """Keeps what was typed while the model works: the next round sends it, else ``next_queued`` returns it."""
@@ -449,6 +436,8 @@ class Chat:
         client, self._client = self._client, None
         if client:
             await client.close()
+        if self._servers:
+            await self._servers.close()
         self._close_work()
 
     def _after_turn(self) -> AfterTurn:
@@ -477,27 +466,30 @@ class Chat:
     async def _work(self) -> Work:
         """The workspace with its layers, and the tools over them. Raises GpuboxError if it is no longer usable."""
         if self._open_work is None:
-            self._open_work = await run_in_thread(self._new_work)
+            from gpubox.agent import mcp, work
+            from gpubox.sandbox.runner import Sandbox
+
+            path = self._file.path
+            assert path
+            self._sandbox = self._sandbox or Sandbox(self._config)
+            if self._config.mcp and not self._servers:
+                self._servers = mcp.McpServers(self._config.mcp, self._paths.logs)
+            workspace = self._known_workspace() if self.settings.workdir else None
+            opening = (self._paths, path, workspace, self._sandbox, self._servers)
+            self._open_work = await run_in_thread(work.open_work, *opening)
         return self._open_work
 
-    def _new_work(self) -> Work:
-        from gpubox.agent.work import Work, open_scratch
-        from gpubox.sandbox.runner import Sandbox
-
-        path = self._file.path
-        assert path is not None
-        self._sandbox = self._sandbox or Sandbox(self._config)
-        if self.settings.workdir:
-            self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
-            folder = layers_folder(path)
-            return Work(self._paths, self._workspace, folder, self._sandbox, scratch=False)
-        folder = scratch_folder(path)
-        return Work(self._paths, open_scratch(folder), folder / "layers", self._sandbox, scratch=True)
+    def _known_workspace(self) -> Workspace:
+        """Raises UsageError: there is none, or it is not usable."""
+        if not self.settings.workdir:
+            raise UsageError("This chat has no workspace.", "Give it one: --workdir, or its settings.")
+        self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
+        return self._workspace
 
     def _close_work(self) -> None:
-        work, self._open_work = self._open_work, None
-        if work:
-            work.close()
+        if self._open_work:
+            self._open_work.close()
+        self._open_work = None
 
     def _new_workspace(self, folder: str) -> Workspace:
         own_folders = (self._paths.config, self._paths.state, self._paths.cache)

@@ -8,7 +8,8 @@ places: ``n_cache_reuse`` has llama-server move it, where the model allows that,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.agent.completion import CHARACTERS_PER_TOKEN, CompletionRequester, open_requester
@@ -69,28 +70,25 @@ def wants_compaction(conversation: Conversation, context_tokens: int | None) -> 
 
 
 async def compact(
-    conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient, emit: Emit,
-    clock: Callable[[], float],
-) -> Compacted:  # fmt: skip
+    conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient, emit: Emit
+) -> Compacted:
     """Compacts between two turns; the event is emitted as well. Raises GpuboxError: then nothing has changed."""
-    requester = await open_requester(client, conversation, settings, tools, emit, TurnTimings(conversation, clock))
+    timings = TurnTimings(conversation, time.perf_counter)
+    requester = await open_requester(client, conversation, settings, tools, emit, timings)
     context = requester.context_tokens or UNKNOWN_CONTEXT_TOKENS
     if not _droppable(conversation.messages, _kept_from(conversation.messages, context)):
         raise GpuboxError("The conversation is short: there is nothing to compact.")
-    event = await sum_up(requester)
-    if event is None:
-        raise GpuboxError("The model gave no summary.", "Try again, or go on: nothing has changed.")
-    return event
+    if event := await sum_up(requester):
+        return event
+    raise GpuboxError("The model gave no summary.", "Try again, or go on: nothing has changed.")
 
 
 async def read_ahead(
-    conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient,
-    clock: Callable[[], float],
-) -> RoundTiming:  # fmt: skip
+    conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient
+) -> RoundTiming:
     """Has the server read the prompt that the next question will continue. It may be cancelled at any time."""
-    requester = await open_requester(
-        client, conversation, settings, tools, lambda _: None, TurnTimings(conversation, clock)
-    )
+    timings = TurnTimings(conversation, time.perf_counter)
+    requester = await open_requester(client, conversation, settings, tools, lambda _: None, timings)
     return await requester.read_ahead()
 
 
@@ -130,16 +128,18 @@ def _summary_tokens(context_tokens: int) -> int:
 
 
 def _kept_from(messages: Sequence[Message], context_tokens: int) -> int:
-    """Where the last whole turns begin that fit; in the middle of a turn, the last whole rounds."""
+    """Where the last whole turns begin that fit; if none does in the middle of a turn, its last whole rounds."""
     in_turn = bool(messages) and messages[-1].role == "tool"
-    start, tokens = len(messages), 0
+    turn_start, round_start, tokens = None, len(messages), 0
     for index in range(len(messages) - 1, -1, -1):
         tokens += _tokens(messages[index : index + 1])
         if tokens > KEPT_SHARE * context_tokens or messages[index].fixed:
             break
-        if messages[index].role == "user" or (in_turn and messages[index].role == "assistant"):
-            start = index
-    return start
+        if messages[index].role == "user":  # the server moves only what follows the fixed part as it did before
+            turn_start = index
+        elif in_turn and messages[index].role == "assistant":
+            round_start = index
+    return round_start if turn_start is None else turn_start
 
 
 def _droppable(messages: Sequence[Message], start: int) -> list[Message]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from gpubox.agent.tools import Question, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, ToolCall, ToolOutput
 
 EndReason = Literal["answered", "rounds", "tokens", "wall", "stopped", "repetition", "length"]
 """Why a turn ended: it answered; it reached the limit of rounds, tokens or wall time; the owner stopped it; the model
@@ -180,7 +180,7 @@ class ToolRequested(_Event, frozen=True):
 class QuestionAsked(_Event, frozen=True):
     """The turn waits until the owner answers."""
 
-    question: Question
+    question: OwnerQuestion
 
 
 class ToolFinished(_Event, frozen=True):
@@ -250,7 +250,8 @@ class Notice(_Event, frozen=True):
 
     kind: str
     """For statistics. Of a tool call: ``repaired``, ``text_call``, ``unknown_tool``, ``bad_arguments``, ``truncated``,
-    ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``read_only``, ``journal``."""
+    ``repeated``, ``refused``. Of the turn: ``repetition``, ``compacted``, ``wall``, ``journal``,
+    ``filtered``, ``rules``, ``reread``, ``left`` (a change that was not taken), ``stopped``, ``compacting``."""
     text: str
 
 

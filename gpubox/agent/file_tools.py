@@ -17,12 +17,12 @@ from gpubox import units
 from gpubox.agent import edits
 from gpubox.agent.edits import FileChange
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput
 from gpubox.agent.workspace import MAX_DEPTH, Workspace, decode_text, printable_path
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.line_diff import is_binary
-from gpubox.sandbox.layers import Folder, Item, Names
+from gpubox.sandbox.layers import Folder, LayerItem, Names
 from gpubox.storage import read_json
 
 MAX_ENTRIES = 500
@@ -82,7 +82,7 @@ def list_entries(workspace: Workspace, path: str, recursive: bool, stop: threadi
     return walk.report(lines or ["(empty)"])
 
 
-def _entries(folder: Folder, names: Names, walk: Walk, *, recursive: bool) -> Iterator[tuple[Names, Item]]:
+def _entries(folder: Folder, names: Names, walk: Walk, *, recursive: bool) -> Iterator[tuple[Names, LayerItem]]:
     items = list(itertools.islice(folder.items(), MAX_FOLDER_ENTRIES + 1))
     if len(items) > MAX_FOLDER_ENTRIES:
         walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
@@ -107,7 +107,7 @@ def _entries(folder: Folder, names: Names, walk: Walk, *, recursive: bool) -> It
             inner.close()
 
 
-def _entry_line(path: str, item: Item) -> str:
+def _entry_line(path: str, item: LayerItem) -> str:
     path = printable_path(path)
     if item.is_folder:
         return f"{path}/"
@@ -183,7 +183,7 @@ class FileTool:
         self.parameters = {"type": "object", "properties": arguments, "required": required}
         self.parallel_safe = not writes
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         """None: what is written lies in a layer, and the owner decides after the turn."""
 
     async def run(self, call: ToolCall) -> ToolOutput:

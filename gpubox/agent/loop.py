@@ -36,7 +36,7 @@ from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
 from gpubox.server.stream import ContextOverflow
 
-LAST_REPLY = "(You have one reply left: give your answer now, in words.)"
+LAST_REPLY = "(You have one reply left: give your answer now.)"
 MAX_LAST_REPLY_TOKENS = 1024
 STOPPED_CALL_OUTPUT = "[not run: the turn was stopped]"
 MAX_REPEATED_ROUNDS = 2
@@ -169,16 +169,11 @@ class RunningTurn:
             used_up = budget.used_up(self._round, self._timings.generated_tokens)
             if used_up and not await self._may_go_on():
                 return used_up if self.ask is nobody else await self._last_reply(requester, used_up)
+            left = budget.tokens - self._timings.generated_tokens  # a summary may use them up
             await compact_in_turn(requester, self.settings.max_tokens, self._question)
             self._add_queued()
-            self._round += 1
-            generated = self._timings.generated_tokens
-            self.emit(
-                RoundStarted(
-                    self._round, budget.rounds, generated, budget.tokens, budget.used_seconds(), budget.seconds
-                )
-            )
-            reply = await requester.request(self._round, min(self.settings.max_tokens, budget.tokens - generated))
+            self._start_round()
+            reply = await requester.request(self._round, min(self.settings.max_tokens, left))
             if reply.repetitive:
                 return self._end_repetitive(reply)
             plan = plan_tool_calls(reply, self.tools, requester.protocol, self._used_ids)
@@ -203,12 +198,21 @@ class RunningTurn:
     async def _last_reply(self, requester: CompletionRequester, reason: EndReason) -> EndReason:
         """The owner said no: the model says in words how far it is. Its calls do not run."""
         self.emit(self.conversation.add(Message("user", LAST_REPLY)))
-        self._round += 1
+        self._start_round()
         reply = await requester.request(self._round, min(self.settings.max_tokens, MAX_LAST_REPLY_TOKENS))
+        if reply.repetitive:
+            self._end_repetitive(reply)
+            return reason
         self._answer = reply.visible.strip()
         self._add_reply(reply, reply.content)
         self._end_round(reply)
         return reason
+
+    def _start_round(self) -> None:
+        self._round += 1
+        budget, generated = self._budget, self._timings.generated_tokens
+        used = (generated, budget.tokens, budget.used_seconds(), budget.seconds)
+        self.emit(RoundStarted(self._round, budget.rounds, *used))
 
     def _add_queued(self) -> None:
         if self.queued:

@@ -21,6 +21,11 @@ RULES = ("AGENTS.md", "CLAUDE.md")
 MAX_RULES_CHARACTERS = 8000
 """About 2,000 tokens."""
 _TEST_FILE = re.compile(r"test_\w+\.py")
+PROJECT_FILES = (
+    ".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "CMakeLists.txt", "Makefile",
+    "pom.xml", "build.gradle", "composer.json", "Gemfile", *RULES,
+)  # fmt: skip
+"""A folder with one of them is a project: it is offered as workspace."""
 _NPM_DEFAULT = "no test specified"
 
 
@@ -52,6 +57,26 @@ def _load(paths: Paths) -> dict[str, Project]:
         return msgspec.json.decode(read_bytes(paths.projects, 2**22), type=dict[str, Project])
     except (OSError, *DECODE_ERRORS):
         return {}
+
+
+def project_here(paths: Paths) -> tuple[Path | None, bool | None]:
+    """The folder in which gpubox was started, and whether the owner allowed it as workspace (``None``: ask him).
+
+    No folder: it cannot be a workspace, or nothing in it says that it is a project.
+    """
+    try:
+        root = Workspace(Path.cwd(), own_folders=(paths.config, paths.state, paths.cache)).root
+    except (GpuboxError, OSError):
+        return None, None
+    allowed = load_project(paths, root).allowed
+    if allowed is None and not any((root / name).exists() for name in PROJECT_FILES):
+        return None, None
+    return root, allowed
+
+
+def remember_allowed(paths: Paths, root: Path, allowed: bool) -> None:
+    """Keeps the owner's answer. Raises GpuboxError."""
+    save_project(paths, root, msgspec.structs.replace(load_project(paths, root), allowed=allowed))
 
 
 class ProjectTests:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.agent.file_tools import SKIPPED_FOLDERS
+from gpubox.agent.mcp import PROMPT, McpServers
 from gpubox.agent.projects import ProjectTests
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.test_output import around_failures
-from gpubox.agent.tools import RUN_TOOL, Question, ToolCall, ToolOutput
+from gpubox.agent.tools import RUN_TOOL, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.agent.workspace import Workspace
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
@@ -76,19 +77,26 @@ class RunTool:
     }
     max_characters = AgentSettings().max_output_characters
 
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
+    def __init__(self, programs: Programs, servers: McpServers | None = None) -> None:
+        """``servers``: whose tools the command ``mcp`` lists and calls."""
+        self._programs, self._servers = programs, servers
         self.parallel_safe = programs.workspace is None
+        if servers:
+            self.description = f"{RunTool.description} {PROMPT}"
 
-    def question(self, call: ToolCall) -> Question | None:
-        """Whether it may use the network."""
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
+        """Whether it may use the network, or call a tool that runs outside the sandbox."""
+        if self._servers and (text := self._servers.question(call.code)):
+            return OwnerQuestion("network", text, call=call)
         if call.arguments.get("network") is not True:
             return None
-        return Question("network", f"May this run use the network?\n{call.code}", call=call)
+        return OwnerQuestion("network", f"May this run use the network?\n{call.code}", call=call)
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Raises GpuboxError if this machine cannot confine the program."""
         shell = "command" in call.arguments and not call.arguments.get("code")
+        if shell and self._servers and (output := await self._servers.run(call.code)):
+            return output
         outcome = await self._programs.run(
             call.code,
             seconds=_seconds(call, RUN_SECONDS),
@@ -118,7 +126,7 @@ class SearchTool:
     def __init__(self, programs: Programs, workspace: Workspace) -> None:
         self._programs, self._workspace = programs, workspace
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         """None: it only reads."""
 
     async def run(self, call: ToolCall) -> ToolOutput:
@@ -153,12 +161,12 @@ class TestTool:
         self._programs, self._tests = programs, tests
         self._asked = ""
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         """Whether what was found is the test command; each project is asked once."""
         self._asked = "" if self._tests.command else self._tests.find()
         if not self._asked:
             return None
-        return Question("test", f"Is this the command that tests the project?\n{self._asked}", call=call)
+        return OwnerQuestion("test", f"Is this the command that tests the project?\n{self._asked}", call=call)
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Raises GpuboxError if this machine cannot confine the tests."""

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubox.agent.events import Emit, Notice, QuestionAsked, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
-from gpubox.agent.tools import Answer, AskOwner, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.agent.tools import Answer, AskOwner, OwnerQuestion, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.storage import json_line
@@ -44,7 +44,7 @@ class ToolRunner:
 
     def repeats_success(self, planned: Sequence[PlannedCall]) -> bool:
         """Whether the round before made the same calls and all of them succeeded."""
-        outputs = [self._previous_outputs.get(_call_key(item.call)) for item in planned]
+        outputs = [self._previous_outputs.get(_call_key(item)) for item in planned]
         return bool(outputs) and all(output is not None and output.ok for output in outputs)
 
     async def run(self, planned: Sequence[PlannedCall]) -> list[CompletedCall]:
@@ -57,7 +57,8 @@ class ToolRunner:
                 completed += [task.result() for task in tasks]
             else:
                 completed += [await self._run_call(item) for item in items]
-        new_outputs = {_call_key(done.call): done.output for done in completed if not done.repeated}
+        done_by_item = zip(planned, completed, strict=True)
+        new_outputs = {_call_key(item): done.output for item, done in done_by_item if not done.repeated}
         self._previous_outputs = new_outputs or self._previous_outputs
         return completed
 
@@ -70,7 +71,7 @@ class ToolRunner:
         if item.notice:
             self._emit(item.notice)
         self._emit(ToolRequested(call))
-        previous = self._previous_outputs.get(_call_key(call))
+        previous = self._previous_outputs.get(_call_key(item))
         repeated = False
         if previous is not None:
             repeated = True
@@ -94,7 +95,7 @@ class ToolRunner:
                 self._emit(QuestionAsked(question))
                 answer = await self._ask_owner(question)
                 if question.kind == "ask" or not answer.yes:
-                    return _answer_output(answer)
+                    return _answer_output(question, answer)
             return await tool.run(call)
         except GpuboxError as error:
             self._emit(Notice("refused", str(error)))
@@ -105,14 +106,17 @@ class ToolRunner:
             return ToolOutput(f"The tool failed ({type(error).__name__}).", ok=False, ended_by="refused")
 
 
-def _answer_output(answer: Answer) -> ToolOutput:
+def _answer_output(question: OwnerQuestion, answer: Answer) -> ToolOutput:
     if answer.yes:
         return ToolOutput(answer.text or "Yes.")
     text = f"The owner said no: {answer.text}" if answer.text else "The owner said no."
+    if question.kind == "ask" and not answer.text:
+        text = "The owner does not answer. Decide yourself, and say what you assumed."
     return ToolOutput(text, ok=False, ended_by="denied")
 
 
-def _call_key(call: ToolCall) -> bytes:
-    """Equal for calls that do the same: white space around arguments does not count."""
-    arguments: dict[str, Any] = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items()}
-    return json_line([call.name, dict(sorted(arguments.items()))])
+def _call_key(item: PlannedCall) -> bytes:
+    """Equal for calls that do the same, or are wrong in the same way: white space around arguments does not count."""
+    given = sorted(item.call.arguments.items())
+    arguments: dict[str, Any] = {key: value.strip() if isinstance(value, str) else value for key, value in given}
+    return json_line([item.call.name, arguments, item.error])

@@ -47,7 +47,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     """The turn ends after this round, and ``text`` is its answer."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class OwnerQuestion(msgspec.Struct, frozen=True):
     """What only the owner can decide."""
 
     kind: Literal["network", "test", "ask", "go_on"]
@@ -83,7 +83,7 @@ class Tool(Protocol):
     max_characters: int
     """How much of its output the model reads. The loop sets it, for each turn."""
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         """What the owner is asked before ``run``; ``None``: nothing.
 
         The answer to a question of the kind ``ask`` is the output of the call: ``run`` is not called then.
@@ -93,11 +93,11 @@ class Tool(Protocol):
         """Runs the call. Cancelling it ends all it started. Raises GpuboxError if the box refuses to run it."""
 
 
-AskOwner = Callable[[Question], Awaitable[Answer]]
+AskOwner = Callable[[OwnerQuestion], Awaitable[Answer]]
 """Asks the owner. The turn's time stops while the owner thinks."""
 
 
-async def nobody(question: Question) -> Answer:
+async def nobody(question: OwnerQuestion) -> Answer:
     """The AskOwner for a caller without an owner to ask: no."""
     return Answer(False)
 

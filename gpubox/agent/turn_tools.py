@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubox.agent.tools import Question, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, ToolCall, ToolOutput
 
 
 class AskTool:
@@ -23,12 +23,12 @@ class AskTool:
     parallel_safe = False
     max_characters = 0
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         """The model's question."""
         options = call.arguments.get("options")
         options = options if isinstance(options, list) else []
         text = str(call.arguments.get("question", ""))
-        return Question("ask", text, tuple(str(option)[:200] for option in options[:9]), call)
+        return OwnerQuestion("ask", text, tuple(str(option)[:200] for option in options[:9]), call)
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Never called: the answer is the output."""
@@ -48,7 +48,7 @@ class DoneTool:
     parallel_safe = False
     max_characters = 0
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         """None."""
 
     async def run(self, call: ToolCall) -> ToolOutput:

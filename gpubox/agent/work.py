@@ -12,10 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from gpubox.agent.chat_files import layers_folder, scratch_folder
 from gpubox.agent.chat_log import AnyChatRecord, Apply, FilesTaken
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, ChangedFile, FilesChanged, Message, Notice, TestFinished
 from gpubox.agent.file_tools import file_tools
+from gpubox.agent.mcp import McpServers
 from gpubox.agent.projects import ProjectTests, project_rules
 from gpubox.agent.run_tools import Programs, RunTool, SearchTool, TestTool
 from gpubox.agent.tools import Tool, ToolOutput
@@ -41,13 +43,22 @@ Record = Callable[[AnyChatRecord], None]
 class Work:
     """Blocking, but for the coroutines. ``close`` it."""
 
-    def __init__(self, paths: Paths, workspace: Workspace, folder: Path, sandbox: Sandbox, *, scratch: bool) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        workspace: Workspace,
+        folder: Path,
+        sandbox: Sandbox,
+        servers: McpServers | None,
+        *,
+        scratch: bool,
+    ) -> None:
         """``folder``: where the layers are. Raises GpuboxError."""
         self.workspace, self.scratch = workspace, scratch
         self.steps = workspace.steps = Steps(workspace.root, folder, layer_owner())
         self.tests = ProjectTests(paths, workspace)
         programs = Programs(sandbox, workspace)
-        self._run, self._test = RunTool(programs), TestTool(programs, self.tests)
+        self._run, self._test = RunTool(programs, servers), TestTool(programs, self.tests)
         self.tools: list[Tool] = [self._run]
         if not scratch:
             listing, read, edit, write = file_tools(workspace)
@@ -69,7 +80,7 @@ class Work:
             name, rules = await run_in_thread(project_rules, self.workspace)
             if rules:
                 first.insert(0, Message("user", f"{name} of this project:\n\n{rules}", fixed=True))
-                notices.append(Notice("rules", f"{name}: about {len(rules) // CHARACTERS_PER_TOKEN:,} tokens."))
+                notices.append(Notice("rules", f"{name}: ~{len(rules) // CHARACTERS_PER_TOKEN:,} tokens."))
 
     async def ending(self, apply: Apply, record: Record) -> AsyncGenerator[AgentEvent, None]:
         """Ends a turn that ran to its end: what it changed, what was taken of it, and how the tests ended."""
@@ -173,9 +184,14 @@ def _joined(results: list[StepResult]) -> StepResult:
     )
 
 
-def open_scratch(folder: Path) -> Workspace:
-    """The workspace of a chat that has none. Raises GpuboxError."""
-    workspace = folder / "workspace"
+def open_work(
+    paths: Paths, chat: Path, workspace: Workspace | None, sandbox: Sandbox, servers: McpServers | None = None
+) -> Work:
+    """The files of the chat with the file ``chat``; without a workspace it has a scratch folder. Raises GpuboxError."""
+    if workspace:
+        return Work(paths, workspace, layers_folder(chat), sandbox, servers, scratch=False)
+    folder = scratch_folder(chat)
     private_folder(folder)
-    workspace.mkdir(exist_ok=True)
-    return Workspace(workspace, any_folder=True)
+    (folder / "workspace").mkdir(exist_ok=True)
+    workspace = Workspace(folder / "workspace", any_folder=True)
+    return Work(paths, workspace, folder / "layers", sandbox, servers, scratch=True)

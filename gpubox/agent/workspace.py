@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.layers import OPEN_FILE, Folder, Item, Names, TopLayer, View, remove_tree
+from gpubox.sandbox.layers import OPEN_FILE, Folder, LayerItem, Names, TopLayer, View, remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
 from gpubox.sandbox.steps import Steps
 
@@ -162,7 +162,7 @@ class Workspace:
             raise GpuboxError(f"{printable_path('/'.join(names))} was not written: {error.strerror}.") from None
 
 
-def read_item(item: Item, path: str) -> bytes:
+def read_item(item: LayerItem, path: str) -> bytes:
     """The bytes of a regular file of at most MAX_FILE_BYTES. Raises GpuboxError, OSError."""
     # Checked before it is opened, because to open a pipe or a device may already have an effect.
     _require_regular(item, item.status, path)
@@ -205,7 +205,7 @@ def printable_path(path: str) -> str:
     return clean if len(clean) <= 200 else clean[:199] + "…"
 
 
-def _require_regular(item: Item, state: os.stat_result, path: str) -> None:
+def _require_regular(item: LayerItem, state: os.stat_result, path: str) -> None:
     if stat.S_ISREG(state.st_mode):
         return
     if stat.S_ISLNK(state.st_mode):
@@ -214,7 +214,7 @@ def _require_regular(item: Item, state: os.stat_result, path: str) -> None:
     raise GpuboxError(f"{printable_path(path)} is {kind}, not a file.")
 
 
-def _link_error(path: str, item: Item) -> GpuboxError:
+def _link_error(path: str, item: LayerItem) -> GpuboxError:
     target = ""
     with contextlib.suppress(OSError):
         target = item.link_target()

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import msgspec
+
 from gpubox.agent.chat import CLOSE_TIMEOUT_SECONDS, Chat
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, QuestionAsked, TurnFailed, TurnFinished, event_values
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.projects import project_here, remember_allowed
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.context import Context
@@ -41,6 +44,8 @@ class PromptRequest:
     url: str | None
     any_workdir: bool
     as_json: bool
+    offer_workspace: bool = False
+    """Whether the folder in which this was called may become the workspace."""
 
 
 class JsonTurnOutput:
@@ -91,7 +96,10 @@ async def _run_turn(
     try:
         if request.name:
             chat.rename_to(request.name)
-        chat.change_settings(change(chat.settings))
+        settings = change(chat.settings)
+        if request.offer_workspace and settings.tools and not settings.workdir:
+            settings = msgspec.structs.replace(settings, workdir=await _workspace_here(context, approval))
+        chat.change_settings(settings)
         last = await _finish_or_stop(chat, asyncio.create_task(_print_events(chat, request.text, shown, approval)))
         if isinstance(last, TurnFailed):
             try:
@@ -138,6 +146,19 @@ async def _print_events(chat: Chat, text: str, shown: TurnOutput, approval: Appr
     return last
 
 
+async def _workspace_here(context: Context, approval: ApprovalPrompt) -> str:
+    """The folder in which this was called, if it is a project and the owner allows it; he is asked once."""
+    root, allowed = await run_in_thread(project_here, context.paths)
+    if root is None or (allowed is None and not approval.can_ask):
+        return ""
+    if allowed is None:
+        approval.call_shown.set()
+        text = f"Use {root} as the workspace of new chats? The model reads its files; you take what it changes."
+        allowed = (await approval(OwnerQuestion("go_on", text))).yes
+        await run_in_thread(remember_allowed, context.paths, root, allowed)
+    return str(root) if allowed else ""
+
+
 class ApprovalPrompt:
     """Asks at the terminal."""
 
@@ -146,7 +167,7 @@ class ApprovalPrompt:
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
-    async def __call__(self, question: Question) -> Answer:
+    async def __call__(self, question: OwnerQuestion) -> Answer:
         """The owner's answer; no without a terminal."""
         if not self.can_ask:
             what = f"{question.call.name}." if question.call else question.text

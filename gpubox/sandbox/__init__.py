@@ -17,7 +17,10 @@ workspace_run.py    a run over a workspace: by an overlay mount, else in a priva
 layers.py           what programs change, over a workspace that stays as it is
 changes.py          what the layers change, by file and hunk
 steps.py            turns, takes and drops: undo and redo
+step_book.py        their record on disk
+take_plan.py        what a take puts into the workspace
 taking.py           exchanges files of the workspace, so that a kill loses nothing
+states.py           what a path is, to know it again
 runs_by_itself.py   names that the owner's tools run by themselves
 private_copy.py     the copy where no overlay can be mounted
 folders.py          which folder may be a workspace, and whose a layer is

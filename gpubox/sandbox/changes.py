@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gpubox import units
+from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
-from gpubox.sandbox.layers import Folder, Item, Names, View
+from gpubox.sandbox.layers import Folder, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
 from gpubox.sandbox.states import MAX_DEPTH, Bases, State, is_still, kind_of, names_of, open_file, taken_mode, walk
 
@@ -116,6 +117,30 @@ def _mode_words(change: Change) -> str:
 _UNKNOWN = State("other")
 
 
+def chosen_paths(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
+    """Each path with its hunks (``None``: all of it), those that belong together completed. Raises UsageError."""
+    chosen: dict[str, frozenset[int] | None] = {}
+    for path, hunks in (dict.fromkeys(changes) if choice is None else choice).items():
+        change = changes.get(path)
+        if change is None:
+            raise UsageError(f"{printable(path)} has no change that waits.", "Look at the changes again.")
+        if hunks is not None and not hunks <= set(range(len(change.hunks))):
+            raise UsageError(f"{printable(path)} has {len(change.hunks)} hunks, counted from 0.")
+        if hunks is None or len(hunks) == len(change.hunks):
+            chosen |= dict.fromkeys(unit_of(changes, path))
+        elif hunks:
+            chosen.setdefault(path, hunks)
+    return chosen
+
+
+def unit_of(changes: Mapping[str, Change], path: str) -> set[str]:
+    """The changes that only make sense together: all in a folder that takes another thing's place, or gives it up."""
+    parts = path.split("/")
+    above = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    top = next((each for each in above if each in changes and is_replacement(changes[each])), None)
+    return {path} if top is None else {each for each in changes if each == top or each.startswith(f"{top}/")}
+
+
 class Comparison:
     """The merged View beside the workspace as it is now."""
 
@@ -131,7 +156,7 @@ class Comparison:
         while pending:
             pending += self._compare_folder(pending.pop())
         for top in [path for path, change in self._changes.items() if is_replacement(change)]:
-            unit = [path for path in self._changes if path == top or path.startswith(f"{top}/")]
+            unit = unit_of(self._changes, top)
             conflict = next((text for path in unit if (text := self._changes[path].conflict)), "")
             for path in unit:  # all are taken, or none
                 self._changes[path] = replace(self._changes[path], conflict=self._changes[path].conflict or conflict)
@@ -167,7 +192,7 @@ class Comparison:
                 self._add(path, "removed" if old else "folder", new, old, self._why(names, new, merged), live)
 
     def _compare(
-        self, names: Names, new: Item | None, old: Item | None, merged: Folder | None, live: Folder | None
+        self, names: Names, new: LayerItem | None, old: LayerItem | None, merged: Folder | None, live: Folder | None
     ) -> bool:
         """Adds the change of one path, if there is one. Returns whether there is a folder to compare."""
         path, why = "/".join(names), self._why(names, new, merged)
@@ -195,7 +220,7 @@ class Comparison:
         return bool(old and old.is_folder)
 
     def _add(
-        self, path: str, kind: str, new: Item | None, old: Item | None, why: str, live: Folder | None,
+        self, path: str, kind: str, new: LayerItem | None, old: LayerItem | None, why: str, live: Folder | None,
         diff: LineDiff | None = None,
     ) -> None:  # fmt: skip
         conflict = self._conflict(path, kind, old, live)
@@ -212,7 +237,7 @@ class Comparison:
             old_target, new_target,
         )  # fmt: skip
 
-    def _compare_contents(self, new: Item | None, old: Item | None) -> tuple[str, LineDiff | None]:
+    def _compare_contents(self, new: LayerItem | None, old: LayerItem | None) -> tuple[str, LineDiff | None]:
         """The kind of change (empty: equal), and its lines."""
         kind = "removed" if new is None else "link" if new.is_link else "changed" if old else "new"
         if new and old and kind_of(new.status) == kind_of(old.status):
@@ -229,7 +254,7 @@ class Comparison:
         return kind, None if is_binary(before) or is_binary(after) else line_diff(before, after)
 
     @staticmethod
-    def _why(names: Names, new: Item | None, merged: Folder | None) -> str:
+    def _why(names: Names, new: LayerItem | None, merged: Folder | None) -> str:
         if new is None and any(map(is_cache, names)):
             return ""
         target = new.link_target() if new and new.is_link else None
@@ -238,7 +263,7 @@ class Comparison:
         is_part = merged and is_repository_part(names[-1])
         return REPOSITORY if is_part and merged and is_bare_repository(item.name for item in merged.items()) else ""
 
-    def _conflict(self, path: str, kind: str, old: Item | None, live: Folder | None) -> str:
+    def _conflict(self, path: str, kind: str, old: LayerItem | None, live: Folder | None) -> str:
         """Why the owner would lose something; empty: nothing."""
         if old and kind_of(old.status) == "other":
             return "It is a pipe, a socket or a device."
@@ -257,7 +282,7 @@ class Comparison:
         above = (names[:depth] for depth in range(1, len(names)) if "/".join(names[:depth]) not in self._changes)
         return any((status := self._live.status(each)) and not stat.S_ISDIR(status.st_mode) for each in above)
 
-    def _is_base(self, path: str, new: Item | None) -> bool:
+    def _is_base(self, path: str, new: LayerItem | None) -> bool:
         if path not in self._bases or new is None:
             return path in self._bases and self._bases[path] is None and new is None
         try:
@@ -281,7 +306,7 @@ def _folder(view: View, names: Names) -> Iterator[Folder | None]:
         yield folder
 
 
-def _equal(new: Item, old: Item) -> bool:
+def _equal(new: LayerItem, old: LayerItem) -> bool:
     with open_file(new.folder, new.name) as first, open_file(old.folder, old.name) as second:
         while block := first.read(1 << 20):
             if block != second.read(len(block)):
@@ -289,6 +314,6 @@ def _equal(new: Item, old: Item) -> bool:
         return not second.read(1)
 
 
-def _read(item: Item) -> bytes:
+def _read(item: LayerItem) -> bytes:
     with open_file(item.folder, item.name) as file:
         return file.read(_MAX_FILE_BYTES)

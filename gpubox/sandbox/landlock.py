@@ -11,7 +11,7 @@ import ctypes
 import os
 import tempfile
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 
 from gpubox.sandbox import bubblewrap
@@ -99,12 +99,15 @@ def make_scratch_dirs(policy: Policy, copy: Path | None, code: bytes, uid: int) 
 
 def environment(scratch: ScratchDirs, tools: Toolchains | None) -> dict[str, str]:
     """The program's environment."""
-    own = {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp), "USER": "sandbox"}
-    if tools is None:
-        return bubblewrap.ENV | own
-    places = {WORKSPACE_MOUNT: str(scratch.work), CACHE_MOUNT: str(scratch.tmp)}
-    env = {name: reduce(lambda text, place: text.replace(*place), places.items(), v) for name, v in tools.env.items()}
-    return bubblewrap.ENV | env | own | {"GIT_CONFIG_NOSYSTEM": "1"}  # git ends where it may not read /etc
+    env = bubblewrap.ENV | {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp)}
+    if tools:
+        places = ((WORKSPACE_MOUNT, scratch.work), (CACHE_MOUNT, scratch.tmp / "cache"))
+        for name, value in tools.env.items():
+            for inside, place in places:
+                value = value.replace(inside, str(place))
+            env.setdefault(name, value)
+        env |= {"PATH": tools.env["PATH"].replace(WORKSPACE_MOUNT, str(scratch.work)), "GIT_CONFIG_NOSYSTEM": "1"}
+    return env
 
 
 def rules(scratch: ScratchDirs, python: Interpreter, tools: Toolchains | None) -> dict[str, list[str]]:

@@ -21,14 +21,12 @@ OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE_BYTES = 1 << 30
 OPAQUE = "user.overlay.opaque"
-BESIDE = frozenset({"cache", "copy", "copy.stamp"})
-"""What workspace_run.py keeps in the folder of a chat's steps, beside them."""
 Names = tuple[str, ...]
 """A path in the workspace, name by name; empty for the workspace itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class LayerItem:
     """What has a name in a merged folder."""
 
     name: str
@@ -59,15 +57,15 @@ class Folder:
 
     descriptors: list[int]
 
-    def find(self, name: str) -> Item | None:
+    def find(self, name: str) -> LayerItem | None:
         """The item that a program would see; ``None``: there is none. Raises OSError other than "no such file"."""
         for descriptor in self.descriptors:
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                return None if is_whiteout(status) else Item(name, status, descriptor)
+                return None if is_whiteout(status) else LayerItem(name, status, descriptor)
         return None
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[LayerItem]:
         """Every item, in no order. Those that vanish meanwhile are left out."""
         seen: set[str] = set()
         for descriptor in self.descriptors:
@@ -79,7 +77,7 @@ class Folder:
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
                         if not is_whiteout(status):
-                            yield Item(entry.name, status, descriptor)
+                            yield LayerItem(entry.name, status, descriptor)
 
     def open_folder(self, name: str) -> Folder:
         """The folder ``name`` of this one; close it. Raises OSError if it is none, ELOOP or ENOTDIR for a link."""
@@ -144,13 +142,13 @@ class View:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def walk(self, names: Names = ()) -> Iterator[tuple[Names, Item]]:
+    def walk(self, names: Names = ()) -> Iterator[tuple[Names, LayerItem]]:
         """Everything below the folder ``names``, a folder before what is in it. Folders of no right are left out."""
         with self.folder(names) as folder:
             yield from _walk(folder, names)
 
 
-def _walk(folder: Folder, names: Names) -> Iterator[tuple[Names, Item]]:
+def _walk(folder: Folder, names: Names) -> Iterator[tuple[Names, LayerItem]]:
     for item in folder.items():
         path = (*names, item.name)
         yield path, item
@@ -194,7 +192,7 @@ class TopLayer:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
 
-    def put(self, names: Names, item: Item) -> None:
+    def put(self, names: Names, item: LayerItem) -> None:
         """Makes ``names`` what ``item`` is, its mode and its time included. Raises OSError.
 
         A folder stays what it was, but for its mode. In the place of something of another kind: ``remove`` that first.
@@ -206,7 +204,7 @@ class TopLayer:
             with self._folder(names[:-1]) as folder:
                 copy_into(folder, names[-1], item, self._owner)
 
-    def link(self, names: Names, item: Item) -> None:
+    def link(self, names: Names, item: LayerItem) -> None:
         """As ``put``, but a file gets another name where it can: ``item`` is of a layer that nothing writes again."""
         if item.is_file:
             with contextlib.suppress(OSError), self._folder(names[:-1]) as folder:
@@ -279,7 +277,7 @@ def is_opaque(folder: int) -> bool:
         return False
 
 
-def copy_into(folder: int, name: str, item: Item, owner: int | None) -> None:
+def copy_into(folder: int, name: str, item: LayerItem, owner: int | None) -> None:
     """Makes ``name`` in the open ``folder`` what ``item`` is, with its mode and, but for folders, its time.
 
     A file or link is replaced in one step. ``owner`` as for TopLayer. Raises OSError.
@@ -318,7 +316,7 @@ def copy_into(folder: int, name: str, item: Item, owner: int | None) -> None:
         os.close(made)
 
 
-def _copy_content(item: Item, target: int) -> None:
+def _copy_content(item: LayerItem, target: int) -> None:
     """The file system shares the blocks where it can."""
     source = os.open(item.name, OPEN_FILE, dir_fd=item.folder)
     try:

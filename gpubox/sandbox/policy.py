@@ -67,7 +67,7 @@ class Policy:
         return cls(
             workspace, layers, network, wall_seconds=seconds, cpu_seconds=int(seconds * (os.cpu_count() or 1)) + 1,
             memory_bytes=4 * units.GIB, processes=1024, open_files=4096, file_bytes=units.GIB, disk_bytes=8 * units.GIB,
-            disk_files=400_000, scratch_bytes=units.GIB, scratch_files=200_000, kernel_bytes=256 * units.MIB,
+            disk_files=400_000, scratch_bytes=512 * units.MIB, scratch_files=200_000, kernel_bytes=256 * units.MIB,
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from gpubox.sandbox.layers import (
     OPEN_FILE,
     OPEN_FOLDER,
     Folder,
-    Item,
+    LayerItem,
     Names,
     TopLayer,
     View,
@@ -39,7 +39,7 @@ class Difference:
     """A name that stands for something else in the view than in the copy."""
 
     names: Names
-    seen: Item | None
+    seen: LayerItem | None
     """In the view; valid until the next one."""
     copied: os.stat_result | None
     """In the copy."""
@@ -97,7 +97,7 @@ class PrivateCopy:
                 os.chmod(names[-1], stat.S_IMODE(seen.status.st_mode), dir_fd=difference.folder)  # sed -i lost it
                 new = os.stat(names[-1], dir_fd=difference.folder, follow_symlinks=False)
             if new:
-                top.put(names, Item(names[-1], new, difference.folder))
+                top.put(names, LayerItem(names[-1], new, difference.folder))
         os.utime(self._stamp, ns=(now, now))
 
     def _differences(self, *, from_view: bool) -> Iterator[Difference]:
@@ -155,7 +155,7 @@ def _differences(
             yield from _differences(below, inner, path, since, from_view, frozenset())
 
 
-def _equal(item: Item | None, copy: os.stat_result | None, folder: int, since: int) -> bool:
+def _equal(item: LayerItem | None, copy: os.stat_result | None, folder: int, since: int) -> bool:
     """Whether both are the same, times of folders and links aside. Files not touched since ``since`` are not read."""
     if item is None or copy is None:
         return item is None and (copy is None or not _is_ordinary(copy))
@@ -183,7 +183,7 @@ def _equal(item: Item | None, copy: os.stat_result | None, folder: int, since: i
         return not other.read(1)
 
 
-def _can_be_copied(item: Item) -> bool:
+def _can_be_copied(item: LayerItem) -> bool:
     """Not sockets, FIFOs and devices, nor files that the owner closed to himself."""
     if item.is_file:
         return os.access(item.name, os.R_OK, dir_fd=item.folder, effective_ids=True)

@@ -34,7 +34,7 @@ _NAMES = {name: kind for kind, names in _KINDS.items() for name in names.split()
 _PYTHON_SUFFIXES = (".py", ".pyc", ".pyo", ".so", ".pyd")
 _WORKSPACE_SUFFIXES = (".code-workspace", ".sublime-project", ".sublime-workspace")
 _INERT = {".gitignore", ".gitkeep", ".keep", ".editorconfig", ".dockerignore", ".npmignore", ".prettierignore"}
-_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage", ".gitlab-ci.yml", ".github"}
+_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage"}
 _CACHES = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 _INVISIBLE = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 """Characters that HFS+ ignores in a name. NTFS ignores what follows a colon, and dots and spaces at the end."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubox.sandbox.layers import OPEN_FILE, Item, Names, View, is_opaque
+from gpubox.sandbox.layers import OPEN_FILE, LayerItem, Names, View, is_opaque
 
 MAX_DEPTH = 128
 """What lies in folders nested deeper than this is neither shown nor taken."""
@@ -139,7 +139,7 @@ def read_item(view: View, names: Names) -> bytes:
             return file.read()
 
 
-def walk(view: View, names: Names) -> Iterator[tuple[Names, Item]]:
+def walk(view: View, names: Names) -> Iterator[tuple[Names, LayerItem]]:
     """The files, links and folders below a folder of the view, as deep as they may be. Holds one folder open."""
     pending = [names]
     while pending:
@@ -226,3 +226,10 @@ def emptied_folders(removed: Collection[Names], view: View, live: View) -> set[N
                 if all((*names, name) in gone for name in os.listdir(folder.descriptors[0])):  # noqa: PTH208
                     gone.add(names)
     return gone - set(removed)
+
+
+def content_of(state: State | None) -> tuple[object, ...]:
+    """What must be equal for two states to be the same."""
+    if state is None or state.kind == "folder":
+        return (state and state.kind,)
+    return (state.kind, state.target) if state.kind == "link" else (state.kind, state.mode, state.digest)

@@ -8,72 +8,35 @@ way to another number ``target`` says where to, and whoever opens the folder nex
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.changes import Change, Choice, Comparison, is_replacement, printable
-from gpubox.sandbox.layers import Names, TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, printable, unit_of
+from gpubox.sandbox.layers import TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
     Bases,
-    State,
-    emptied_folders,
-    item_status,
     layer_entries,
     names_of,
-    walk,
 )
-from gpubox.sandbox.take_plan import Plan, composed
-from gpubox.sandbox.taking import Exchange, Put
-from gpubox.storage import lock_file, private_folder, read_bytes, read_json, write_atomically
+from gpubox.sandbox.step_book import StepBook, StepRecord, errors, read_record, write_record
+from gpubox.sandbox.take_plan import TakePlan, composed, lay_rest
+from gpubox.sandbox.taking import FileExchange, Put, changed_since
+from gpubox.storage import lock_file, private_folder
 
 T = TypeVar("T")
 MAX_OPEN_LAYERS = 40
 MAX_TURNS, MAX_KEPT_BYTES = 50, 4 << 30
 """Turns that can be undone, and what their decided layers and files may hold on disk; older ones are forgotten."""
-_MAX_STEPS_BYTES = 1 << 30
-
-
-class Step(msgspec.Struct):
-    """A turn or a decision."""
-
-    number: int
-    kind: Literal["turn", "decision"]
-    turn: str
-    """Id of the turn; of a decision, of the turn before it."""
-    began_ns: int = 0
-    has_layer: bool = False
-    kept_bytes: int = 0
-
-
-class _Book(msgspec.Struct):
-    """steps.json"""
-
-    workspace: str
-    steps: list[Step] = []
-    in_effect: int = 0
-    target: int = 0
-    """Where ``in_effect`` is going."""
-    saved: bool = False
-    """Whether all is saved to take the next step on that way."""
-    origin: int = 0
-    """Where it came from, to go back to if it cannot go on."""
-    turning_back: bool = False
-    turn_is_open: bool = False
-    last_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +80,14 @@ class Steps:
         self._seen: dict[str, tuple[int, ...]] = {}
         self._noted_ns = now_ns()
         self._known_bases: dict[int, Bases] = {}
-        with _errors(f"The steps in {folder}"):
+        with errors(f"The steps in {folder}"):
             private_folder(folder)
             lock = lock_file(folder / "lock", attempts=5)
         if lock is None:
             raise GpuboxError(f"Another gpubox has {folder.stem} open.", "Close it there.")
         self._lock = lock
         try:
-            with _errors(f"The workspace {workspace}"), self._live.folder():
+            with errors(f"The workspace {workspace}"), self._live.folder():
                 pass
             self._book = self._read_book()
             self._remove_strays()
@@ -172,8 +135,8 @@ class Steps:
             raise GpuboxError(
                 f"{MAX_OPEN_LAYERS} turns wait for your decision.", "Take or drop their changes, then ask again."
             )
-        self._noted_ns = _next_tick_ns()
-        with _errors("The turn's layer"):
+        self._noted_ns = now_ns()
+        with errors("The turn's layer"):
             step = self._new_step("turn", turn_id)
             for name in ("up", "work"):
                 folder = self._path(step) / name
@@ -184,7 +147,7 @@ class Steps:
             self._book.turn_is_open = True
             self._add(step)
             self._book.in_effect = self._book.target
-            self._forget_old()
+            self._book.forget_old(MAX_TURNS, MAX_KEPT_BYTES)
             self._write_book()
             self._remove_strays()
         self._seen = {}
@@ -202,7 +165,7 @@ class Steps:
         known, new, changed = self._bases(), Bases(), list[str]()
         recorder = BaseRecorder(self._live, known, new, began_ns)
         seen: dict[str, tuple[int, ...]] = {}
-        with _errors("What the program changed"):
+        with errors("What the program changed"):
             for names, status, hides in layer_entries(self._path(step) / "up"):
                 path = "/".join(names)
                 is_folder = stat.S_ISDIR(status.st_mode)
@@ -228,7 +191,7 @@ class Steps:
         if not self._book.turn_is_open:
             return
         self.note_changes()
-        with _errors("The turn's layer"):
+        with errors("The turn's layer"):
             step = self._book.steps[-1]
             remove_tree(self._path(step) / "work")
             step.has_layer = any((self._path(step) / "up").iterdir())
@@ -239,7 +202,7 @@ class Steps:
     def changes(self) -> list[Change]:
         """What all open layers change in the workspace as it is now, sorted by path. Raises GpuboxError."""
         layers = self.layers()
-        with _errors(f"The workspace {self.workspace}"):
+        with errors(f"The workspace {self.workspace}"):
             return Comparison(layers, self.workspace, self._bases()).run() if layers else []
 
     def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
@@ -250,23 +213,23 @@ class Steps:
         """
         self._require_rest()
         changes = {change.path: change for change in self.changes()}
-        chosen = _chosen(changes, choice)
+        chosen = chosen_paths(changes, choice)
         held = {
             path for path in chosen if changes[path].conflict or (changes[path].runs_by_itself and path not in allow)
         }
-        held = {path for path in chosen if held & _unit(changes, path)}
+        held = {path for path in chosen if held & unit_of(changes, path)}
         left = tuple(changes[path] for path in sorted(held))
         chosen = {path: hunks for path, hunks in chosen.items() if path not in held}
         if not chosen:
             return TakeResult((), left)
         step = self._new_step("decision", self.can_undo)
-        with _errors("What you take"):
-            plan = Plan(self.view(), self._path(step) / "after", self._bases())
+        with errors("What you take"):
+            plan = TakePlan(self.view(), self._path(step) / "after", self._bases())
             for path, hunks in chosen.items():
                 plan.add(changes[path], hunks)
             plan.add_folders()
             self._require_space(plan.size)
-            exchange = Exchange(self.workspace, self._path(step), plan.stage())
+            exchange = FileExchange(self.workspace, self._path(step), plan.stage())
             if others := exchange.save(forward=True):
                 raise GpuboxError(
                     f"You changed {printable(others[0].path)} just now: nothing was taken.", "Look again."
@@ -290,11 +253,11 @@ class Steps:
         """Forgets changes; ``None``: all. The workspace stays as it is. Raises GpuboxError."""
         self._require_rest()
         changes = {change.path: change for change in self.changes()} if choice is not None else {}
-        chosen = _chosen(changes, choice)
+        chosen = chosen_paths(changes, choice)
         if not self.layers() or (choice is not None and not chosen):
             return
         step = self._new_step("decision", self.can_undo)
-        with _errors("What is left of the changes"):
+        with errors("What is left of the changes"):
             partly = {path: hunks for path, hunks in chosen.items() if hunks is not None}
             rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
             kept = {path: frozenset(range(len(changes[path].hunks))) - hunks for path, hunks in partly.items()}
@@ -331,9 +294,11 @@ class Steps:
         low, high = sorted((target, self._book.in_effect))
         steps = self._book.steps[low:high][:: 1 if forward else -1]
         kept, files = set[str](), set[str]()
-        with _errors("What you took"):
+        with errors("What you took"):
             puts = {step.number: self._read(step, "puts", list[Put]) or [] for step in steps}
-            changed = self._changed_since([put for step in steps for put in puts[step.number]], forward=forward)
+            changed = changed_since(
+                self.workspace, [put for step in steps for put in puts[step.number]], forward=forward
+            )
             if refused := changed - set(keep):
                 names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
                 raise ChangedSince(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
@@ -351,24 +316,6 @@ class Steps:
         turns = tuple(step.turn for step in steps if step.kind == "turn")
         return StepResult(turns, tuple(sorted(files - kept)), tuple(sorted(kept)))
 
-    def _changed_since(self, puts: list[Put], *, forward: bool) -> set[str]:
-        """Paths of which the workspace has neither the one side nor the other."""
-        changed: set[str] = set()
-        state: dict[str, State | None] = {}
-        exchange = Exchange(self.workspace, self.folder, [])
-        for put in puts:
-            have, want = (put.before, put.after) if forward else (put.after, put.before)
-            if put.parent:
-                continue
-            if put.path in state:
-                same = _content(state[put.path]) == _content(have)
-            else:
-                same = exchange.has(put.names, have) or exchange.has(put.names, want)
-            if not same:
-                changed.add(put.path)
-            state[put.path] = want
-        return changed
-
     def _travel(self) -> set[str]:
         """Takes one step after the other until ``target`` is in effect. Returns the paths that stayed as they were."""
         refused: set[str] = set()
@@ -378,10 +325,10 @@ class Steps:
             step = book.steps[book.in_effect if forward else book.in_effect - 1]
             puts = self._read(step, "puts", list[Put])
             if puts:
-                exchange = Exchange(self.workspace, self._path(step), puts)
+                exchange = FileExchange(self.workspace, self._path(step), puts)
                 try:
                     if not book.saved:
-                        exchange.save(forward=forward)
+                        exchange.save(forward=forward, turning_back=book.turning_back)
                         self._write(step, "puts", puts)
                         book.saved = True
                         self._write_book()
@@ -392,6 +339,7 @@ class Steps:
                     self._turn_back(error, forward=forward)
             book.in_effect += 1 if forward else -1
             book.saved = False
+            book.turning_back = book.turning_back and book.in_effect != book.target
             self._write_book()
         return refused
 
@@ -405,60 +353,36 @@ class Steps:
         book.target, book.saved, book.turning_back = book.origin, False, True
         self._write_book()
         self._travel()
-        book.turning_back = False
-        self._write_book()
         self._remove_strays()
         raise GpuboxError(f"{self.workspace} cannot be changed: {reason}. All files are as they were.",
                           "Check the owner of its folders and the free disk space.")  # fmt: skip
 
     def _lay_rest(
         self,
-        step: Step,
+        step: StepRecord,
         rest: Mapping[str, Change],
         contents: Mapping[str, bytes],
         bases: Bases,
         taken: Collection[str],
     ) -> None:
         """Makes the layer of what is still open. ``contents`` and ``bases``: where they are new."""
-        up, view, known = self._path(step) / "up", self.view(), self._bases()
+        up, known = self._path(step) / "up", self._bases()
         up.mkdir()
         up.chmod(0o755)
         if self.owner is not None:
             os.chown(up, self.owner, self.owner)
-        layer = TopLayer(View([up, self.workspace]), self.owner)
-        removed = {names_of(path) for path in rest if item_status(view, names_of(path)) is None}
-        also = {names for names in map(names_of, taken) if item_status(view, names) is None}
-        hidden = removed | emptied_folders(removed | also, view, self._live)
-        for path in sorted(rest):
-            names = names_of(path)
-            if names in removed:
-                top = next(names[:depth] for depth in range(1, len(names) + 1) if names[:depth] in hidden)
-                over = (item_status(view, top[:depth]) for depth in range(1, len(top)))
-                if all(status is None or stat.S_ISDIR(status.st_mode) for status in over):
-                    with contextlib.suppress(FileNotFoundError):
-                        layer.remove(top)
-                continue
-            if is_replacement(rest[path]) and layer.view.status(names):
-                layer.remove(names)
-            _lay(layer, view, names, contents.get(path))
-            if rest[path].kind == "folder" and rest[path].runs_by_itself:
-                for inner, _ in walk(view, names):
-                    _lay(layer, view, inner, None)
-        for names in map(names_of, taken):
-            made = item_status(View([up]), names)
-            if made and stat.S_ISDIR(made.st_mode):
-                _lay(layer, view, names, None)  # the workspace is about to get its mode
+        lay_rest(TopLayer(View([up, self.workspace]), self.owner), self.view(), rest, contents, taken)
         step.has_layer = any(up.iterdir())
         self._write(step, "bases", {path: bases.get(path, known.get(path)) for path in rest})
 
     # The book and its folders
 
     @property
-    def _in_effect(self) -> list[Step]:
+    def _in_effect(self) -> list[StepRecord]:
         return self._book.steps[: self._book.in_effect]
 
     @property
-    def _open(self) -> list[Step]:
+    def _open(self) -> list[StepRecord]:
         """The steps whose layers count: from the last decision on."""
         steps = self._in_effect
         last = max((at for at, step in enumerate(steps) if step.kind == "decision"), default=0)
@@ -471,12 +395,12 @@ class Steps:
             bases |= self._step_bases(step)
         return bases
 
-    def _step_bases(self, step: Step) -> Bases:
+    def _step_bases(self, step: StepRecord) -> Bases:
         if step.number not in self._known_bases:
             self._known_bases[step.number] = self._read(step, "bases", Bases) or {}
         return self._known_bases[step.number]
 
-    def _path(self, step: Step) -> Path:
+    def _path(self, step: StepRecord) -> Path:
         return self.folder / f"{step.number:06}"
 
     def _require_rest(self) -> None:
@@ -485,35 +409,20 @@ class Steps:
             raise GpuboxError("The turn is not over yet.", "Wait for its end, or stop it.")
         self._travel()
 
-    def _new_step(self, kind: Literal["turn", "decision"], turn_id: str) -> Step:
+    def _new_step(self, kind: Literal["turn", "decision"], turn_id: str) -> StepRecord:
         self._book.last_number += 1
-        step = Step(self._book.last_number, kind, turn_id, now_ns())
-        with _errors(f"{self.folder}"):
+        step = StepRecord(self._book.last_number, kind, turn_id, now_ns())
+        with errors(f"{self.folder}"):
             remove_tree(self._path(step))
             private_folder(self._path(step))
             for side in ("before", "after") if kind == "decision" else ():
                 private_folder(self._path(step) / side)
         return step
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: StepRecord) -> None:
         """The next step: what was undone is forgotten."""
         self._book.steps[self._book.in_effect :] = [step]
         self._book.origin, self._book.target = self._book.in_effect, self._book.in_effect + 1
-
-    def _forget_old(self) -> None:
-        """Forgets turns whose changes are decided, beyond the bounds."""
-        steps, size = self._book.steps, 0
-        kept = turns = 0
-        closed = max((at for at, step in enumerate(steps) if step.kind == "decision"), default=0)
-        for at in range(len(steps) - 1, -1, -1):
-            size += steps[at].kept_bytes
-            if steps[at].kind == "turn":
-                turns += 1
-                kept = at
-                if at <= closed and (turns >= MAX_TURNS or size > MAX_KEPT_BYTES):
-                    break
-        del steps[:kept]
-        self._book.in_effect = self._book.target = self._book.origin = self._book.in_effect - kept
 
     def _remove_strays(self) -> None:
         """Removes folders of steps that are forgotten, or were never complete."""
@@ -524,6 +433,8 @@ class Steps:
         for path in self.folder.iterdir():
             if path.name not in known and path.name.isdigit():
                 remove_tree(path)
+            elif path.name.startswith("steps.json."):  # a kill cut it off
+                path.unlink()
 
     def _require_space(self, size: int) -> None:
         if size > (free := shutil.disk_usage(self.folder).free) * 0.95:
@@ -531,40 +442,28 @@ class Steps:
                 f"The disk of {self.folder} has {units.file_size(free)} left: {units.file_size(size)} are needed."
             )
 
-    def _read_book(self) -> _Book:
-        path = self.folder / "steps.json"
-        try:
-            book = msgspec.convert(read_json(read_bytes(path, _MAX_STEPS_BYTES), own=True), _Book)
-        except FileNotFoundError:
-            return _Book(str(self.workspace))
-        except (OSError, ValueError) as error:
-            raise GpuboxError(f"{path} cannot be read: {error}.", "Move it away to go on without undo.") from None
+    def _read_book(self) -> StepBook:
+        book = read_record(self.folder / "steps.json", StepBook) or StepBook(str(self.workspace))
         if book.workspace == str(self.workspace):
             return book
         self._book = book
         if book.in_effect != book.target or self.layers():
             raise GpuboxError(f"Changes of this chat wait for your decision in {printable(book.workspace)}.",
                               "Use that workspace, and take or drop them.")  # fmt: skip
-        return _Book(str(self.workspace), last_number=book.last_number)
+        return StepBook(str(self.workspace), last_number=book.last_number)
 
     def _write_book(self) -> None:
-        with _errors(f"{self.folder}"):
-            _write_json(self.folder / "steps.json", self._book)
+        with errors(f"{self.folder}"):
+            write_record(self.folder / "steps.json", self._book)
 
-    def _read(self, step: Step, name: str, kind: type[T]) -> T | None:
-        path = self._path(step) / f"{name}.json"
-        try:
-            return msgspec.convert(read_json(read_bytes(path, _MAX_STEPS_BYTES), own=True), kind)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise GpuboxError(f"{path} cannot be read: {error}.") from None
+    def _read(self, step: StepRecord, name: str, kind: type[T]) -> T | None:
+        return read_record(self._path(step) / f"{name}.json", kind)
 
-    def _write(self, step: Step, name: str, value: Any) -> None:
+    def _write(self, step: StepRecord, name: str, value: Any) -> None:
         """Raises OSError."""
         if name == "bases":
             self._known_bases[step.number] = value
-        _write_json(self._path(step) / f"{name}.json", value)
+        write_record(self._path(step) / f"{name}.json", value)
 
 
 def now_ns() -> int:
@@ -572,78 +471,5 @@ def now_ns() -> int:
     return time.time_ns()
 
 
-def _next_tick_ns() -> int:
-    """The next such time, at most 10 ms later: what was written before is older, though its own time may be finer."""
-    before = now_ns()
-    while now_ns() == before:
-        time.sleep(0.0005)
-    return now_ns()
-
-
-def _chosen(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
-    """Each path with its hunks (``None``: all of it), those that belong together completed. Raises UsageError."""
-    chosen: dict[str, frozenset[int] | None] = {}
-    for path, hunks in (dict.fromkeys(changes) if choice is None else choice).items():
-        change = changes.get(path)
-        if change is None:
-            raise UsageError(f"{printable(path)} has no change that waits.", "Look at the changes again.")
-        if hunks is not None and not hunks <= set(range(len(change.hunks))):
-            raise UsageError(f"{printable(path)} has {len(change.hunks)} hunks, counted from 0.")
-        if hunks is None or len(hunks) == len(change.hunks):
-            chosen |= dict.fromkeys(_unit(changes, path))
-        elif hunks:
-            chosen.setdefault(path, hunks)
-    return chosen
-
-
-def _unit(changes: Mapping[str, Change], path: str) -> set[str]:
-    """The changes that only make sense together: all in a folder that takes another thing's place, or gives it up."""
-    parts = path.split("/")
-    above = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    top = next((each for each in above if each in changes and is_replacement(changes[each])), None)
-    return {path} if top is None else {each for each in changes if each == top or each.startswith(f"{top}/")}
-
-
-def _lay(layer: TopLayer, view: View, names: Names, content: bytes | None) -> None:
-    """Gives a layer what the view has at ``names``, or a file with another content. Raises OSError."""
-    for depth in range(1, len(names) + 1):
-        above = names[:depth]
-        with view.folder(above[:-1]) as folder:
-            item = folder.find(above[-1])
-            if item is None:
-                return
-            if depth < len(names):
-                below = layer.view.status(above)
-                if below and not stat.S_ISDIR(below.st_mode):
-                    layer.remove(above)
-                if below is None or not stat.S_ISDIR(below.st_mode):
-                    layer.put(above, item)
-            elif content is not None:
-                layer.write(names, content, stat.S_IMODE(item.status.st_mode))
-            else:
-                layer.link(names, item)
-
-
 def _in_cache(path: str) -> bool:
     return any(map(is_cache, path.split("/")))
-
-
-def _content(state: State | None) -> tuple[object, ...]:
-    """What must be equal for two states to be the same."""
-    if state is None or state.kind == "folder":
-        return (state and state.kind,)
-    return (state.kind, state.target) if state.kind == "link" else (state.kind, state.mode, state.digest)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    write_atomically(path, json.dumps(msgspec.to_builtins(value)).encode())
-
-
-@contextlib.contextmanager
-def _errors(what: str) -> Iterator[None]:
-    """Makes an OSError one for the owner."""
-    try:
-        yield
-    except OSError as error:
-        raise GpuboxError(f"{what} cannot be read or written: {error.strerror}.",
-                          "Check the owner of the folder and the free disk space.") from None  # fmt: skip

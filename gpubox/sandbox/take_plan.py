@@ -7,14 +7,14 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
 from gpubox.line_diff import line_diff
-from gpubox.sandbox.changes import Change, printable
-from gpubox.sandbox.layers import Names, View
+from gpubox.sandbox.changes import Change, is_replacement, printable
+from gpubox.sandbox.layers import Names, TopLayer, View
 from gpubox.sandbox.states import (
     Bases,
     State,
@@ -30,7 +30,7 @@ from gpubox.sandbox.states import (
 from gpubox.sandbox.taking import Put, make_link, write_file
 
 
-class Plan:
+class TakePlan:
     """What a take puts into the workspace."""
 
     def __init__(self, view: View, side: Path, bases: Bases) -> None:
@@ -147,3 +147,53 @@ def composed(view: View, names: Names, hunks: Collection[int]) -> bytes:
     """The workspace's content of a file with these hunks made. Raises OSError."""
     before, after = (read_item(each, names) for each in (View(view.folders[-1:]), view))
     return line_diff(before, after).compose(hunks)
+
+
+def lay_rest(
+    layer: TopLayer, view: View, rest: Mapping[str, Change], contents: Mapping[str, bytes], taken: Collection[str]
+) -> None:
+    """Gives an empty layer what is still open of ``view``. ``contents``: of files of which hunks were dropped.
+
+    ``taken``: what the workspace is about to get. Raises OSError.
+    """
+    gone = {names for path in (*rest, *taken) if item_status(view, names := names_of(path)) is None}
+    hidden = gone | emptied_folders(gone, view, View(layer.view.folders[1:]))
+    for path in sorted(rest):
+        names = names_of(path)
+        if names in gone:
+            top = next(names[:depth] for depth in range(1, len(names) + 1) if names[:depth] in hidden)
+            over = (item_status(view, top[:depth]) for depth in range(1, len(top)))
+            if all(status is None or stat.S_ISDIR(status.st_mode) for status in over):
+                with contextlib.suppress(FileNotFoundError):
+                    layer.remove(top)
+            continue
+        if is_replacement(rest[path]) and layer.view.status(names):
+            layer.remove(names)
+        _lay(layer, view, names, contents.get(path))
+        if rest[path].kind == "folder" and rest[path].runs_by_itself:
+            for inner, _ in walk(view, names):
+                _lay(layer, view, inner, None)
+    for names in map(names_of, taken):
+        made = item_status(View([layer.path]), names)
+        if made and stat.S_ISDIR(made.st_mode):
+            _lay(layer, view, names, None)  # the workspace is about to get its mode
+
+
+def _lay(layer: TopLayer, view: View, names: Names, content: bytes | None) -> None:
+    """Gives a layer what the view has at ``names``, or a file with another content. Raises OSError."""
+    for depth in range(1, len(names) + 1):
+        above = names[:depth]
+        with view.folder(above[:-1]) as folder:
+            item = folder.find(above[-1])
+            if item is None:
+                return
+            if depth < len(names):
+                below = layer.view.status(above)
+                if below and not stat.S_ISDIR(below.st_mode):
+                    layer.remove(above)
+                if below is None or not stat.S_ISDIR(below.st_mode):
+                    layer.put(above, item)
+            elif content is not None:
+                layer.write(names, content, stat.S_IMODE(item.status.st_mode))
+            else:
+                layer.link(names, item)

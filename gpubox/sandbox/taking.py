@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from gpubox.sandbox.layers import Names, View
-from gpubox.sandbox.states import State, is_still, names_of, open_file, state_of
+from gpubox.sandbox.states import State, content_of, is_still, names_of, open_file, state_of
 from gpubox.storage import copy_attributes, sync_folder
 
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -43,7 +43,7 @@ class Put(msgspec.Struct):
         return names_of(self.path)
 
 
-class Exchange:
+class FileExchange:
     """The puts of one step, in both directions."""
 
     def __init__(self, workspace: Path, folder: Path, puts: list[Put]) -> None:
@@ -51,10 +51,11 @@ class Exchange:
         self.before, self.after = folder / "before", folder / "after"
         self._temporary = f".gpubox-{folder.name}.tmp"
 
-    def save(self, *, forward: bool) -> list[Put]:
+    def save(self, *, forward: bool, turning_back: bool = False) -> list[Put]:
         """Copies what the workspace has, to go back to it. Returns the puts of which it has something else.
 
-        Those that are there already need no copy. Raises OSError.
+        Those that are there already need no copy. ``turning_back``: it was changed by what could not be ended. Raises
+        OSError.
         """
         others: list[Put] = []
         side = self.before if forward else self.after
@@ -66,7 +67,9 @@ class Exchange:
                         others.append(put)
                     continue
                 state = state_of(folder, name) if have else None
-                if state and have and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns) and want:
+                if state and have and state.kind == "folder" and turning_back:
+                    state = have  # its time is of what is now undone
+                elif state and have and want and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns):
                     want = msgspec.structs.replace(want, mtime_ns=0)  # the owner was in it: its time is his
                 if state and not put.parent:
                     self._save(folder, name, state, side / str(number))
@@ -247,3 +250,22 @@ def _set_folder(path: Path, like: Path | None, state: State) -> None:
                 os.close(descriptor)
     if stat.S_IMODE(path.stat().st_mode) != state.mode:
         path.chmod(state.mode)
+
+
+def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str]:
+    """The paths of which the workspace has neither the one side nor the other. ``puts`` in the order of their steps."""
+    changed: set[str] = set()
+    states: dict[str, State | None] = {}
+    exchange = FileExchange(workspace, workspace, [])
+    for put in puts:
+        have, want = (put.before, put.after) if forward else (put.after, put.before)
+        if put.parent:
+            continue
+        if put.path in states:
+            same = content_of(states[put.path]) == content_of(have)
+        else:
+            same = exchange.has(put.names, have) or exchange.has(put.names, want)
+        if not same:
+            changed.add(put.path)
+        states[put.path] = want
+    return changed

@@ -23,7 +23,10 @@ _IN_HOME = (
 _DOWNLOADED = (".cargo/registry", ".cargo/git", "go/pkg/mod")
 """Sources of libraries that the owner's tools have fetched; a program with network fetches its own."""
 _ELSEWHERE = ("/home/linuxbrew/.linuxbrew", "/nix/store", "/run/current-system")
-_ETC = ("alternatives", "java-*", "ld.so.cache", "localtime", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
+_ETC = (
+    *("alternatives", "java-*", "ld.so.cache", "localtime", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs"),
+    "ssl/openssl.cnf",
+)
 _ETC_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "services", "protocols")
 _BINS = (".cargo/bin", "go/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".dotnet", ".juliaup/bin", ".ghcup/bin")
 VENVS = (".venv", "venv")

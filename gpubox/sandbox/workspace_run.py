@@ -104,7 +104,7 @@ def _refusal(outcome: Outcome) -> str:
 
 
 def _with_owners_explained(outcome: Outcome, chat: Path) -> Outcome:
-    if outcome.exit_code == 0 or _EOVERFLOW not in outcome.output:
+    if _EOVERFLOW not in outcome.output:
         return outcome
     _obstacles[chat] = "files of the workspace belong to another user or group"
     note = (

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gpubox.sandbox.changes import Change
     from gpubox.sandbox.steps import StepResult, TakeResult
 
-NAMES = 3
-"""Names in a sentence."""
+NAMES, MOST_CHARACTERS = 3, 80
+"""Names in a sentence, and characters of each."""
 
 
 def count(number: int, noun: str) -> str:
@@ -63,10 +63,14 @@ def changed_sentence(changes: Sequence[Change | ChangedFile]) -> str:
     return f"{count(len(changes), 'file')} changed{f': {lines}' * bool(lines)}"
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
 def taken_sentence(result: TakeResult) -> str:
     """``Taken: 3 files. README.md is left: you changed it meanwhile.``"""
     parts = [f"Taken: {count(len(result.taken), 'file')}." if result.taken else "Nothing was taken."]
-    parts += [f"{change.path} is left: {doubt(change) or 'it was not chosen'}." for change in result.left[:NAMES]]
+    parts += [f"{_short(each.path)} is left: {_short(doubt(each)) or 'not chosen'}." for each in result.left[:NAMES]]
     if len(result.left) > NAMES:
         parts.append(f"{count(len(result.left) - NAMES, 'more file')} are left, too.")
     return " ".join([*parts, *result.notes])
@@ -74,8 +78,8 @@ def taken_sentence(result: TakeResult) -> str:
 
 def step_sentence(result: StepResult, verb: str, prompts: Sequence[str]) -> str:
     """``Undone: “Parse 1h30m”, 3 files of yours put back.`` ``verb``: Undone or Redone; ``prompts``: of its turns."""
-    named = ", ".join(f"“{' '.join(prompt.split())[:60]}”" for prompt in prompts[:NAMES])
+    named = ", ".join(f"“{_short(' '.join(prompt.split()))}”" for prompt in prompts[:NAMES])
     how = "put back" if verb == "Undone" else "written again"
     files = f", {count(len(result.files), 'file')} of yours {how}" if result.files else ""
-    kept = f" {', '.join(result.kept[:NAMES])} stayed: you changed it since." if result.kept else ""
+    kept = f" {', '.join(map(_short, result.kept[:NAMES]))} stayed: you changed it since." if result.kept else ""
     return f"{verb}: {named or 'nothing'}{files}.{kept}"

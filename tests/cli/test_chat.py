@@ -20,7 +20,8 @@ import pytest
 
 from gpubox.agent.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
-from gpubox.agent.tools import Question, ToolCall
+from gpubox.agent.projects import remember_allowed
+from gpubox.agent.tools import OwnerQuestion, ToolCall
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run
@@ -443,7 +444,7 @@ async def test_the_owner_is_asked_at_the_terminal(
 
     approval = ApprovalPrompt(True)
     approval.call_shown.set()
-    assert (await approval(Question("network", "+\x1b[2Jnew\n-old"))).yes is allowed
+    assert (await approval(OwnerQuestion("network", "+\x1b[2Jnew\n-old"))).yes is allowed
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nType y for yes, or why not, and Enter.")
 
 
@@ -485,3 +486,24 @@ def test_looking_at_chats_needs_no_http_and_no_screen(paths: Paths) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
 
     assert {name.partition(".")[0] for name in done.stderr.split()} & {"textual", "rich", "httpx", "yaml"} == set()
+
+
+def test_the_project_that_one_stands_in_is_the_workspace_once_it_is_allowed(
+    serve: Serve, chat: Callable[..., ChatResult], tmp_path: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(*[says("Done.")] * 4)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    monkeypatch.chdir(project)
+    at = ("-p", "Hi.", "--url", server.url)
+    assert chat(*at, "--name", "a").code == 0, "there is no terminal to ask at"
+    assert load_chat(chat_path(paths, "a")).settings.workdir == ""
+    remember_allowed(paths, project, True)
+    chat(*at, "--name", "b")
+    assert load_chat(chat_path(paths, "b")).settings.workdir == str(project)
+    chat(*at, "--name", "c", "--workdir", "")
+    assert load_chat(chat_path(paths, "c")).settings.workdir == ""
+    remember_allowed(paths, project, False)
+    chat(*at, "--name", "d")
+    assert load_chat(chat_path(paths, "d")).settings.workdir == ""

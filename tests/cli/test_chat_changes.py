@@ -89,7 +89,7 @@ def test_a_take_by_hunk_then_the_rest_then_undo_and_redo(workspace: Path, capfd:
     assert chat(capfd, "diff", "fix")[0] == 1
     assert not (workspace / "old.txt").exists()
     code, out, _ = chat(capfd, "undo", "fix")
-    assert (code, out) == (0, "Undone: “Make it better”, 3 files of yours written.\n")
+    assert (code, out) == (0, "Undone: “Make it better”, 3 files of yours put back.\n")
     assert (workspace / "a.py").read_text() == before and (workspace / "old.txt").exists()
     assert not (workspace / ".envrc").exists() and load_chat(chat_path(paths, "fix")).head == ""
     assert values(capfd, "redo", "fix")["turns"] == ["t1"]

@@ -157,4 +157,5 @@ def test_gpubox_changes_no_environment_and_takes_no_module_from_the_current_fold
         "cli/commands/completion.py: os.environ.pop(name)",  # a shell asks what can follow: nothing is started
         "engines/embedded_flags.py: os.environ['NO_COLOR'] = '1'",  # an engine itself
         "gateway/background.py: os.environ.pop(name, '')",  # systemd's own, which no child may inherit
+        "sandbox/boot.py: os.environ['PYTHONPATH'] = CONFIG['work']",  # in the sandbox
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpubox.profiles import loader
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
 from gpubox.toml_table import read_toml
 
+MCP_SERVER = Path(__file__).parents[1] / "mcp_server.py"
 Write = Callable[[str, str], Path]
 DEAD = ProcessIdentity(2**22 + 5, 1, "")
 
@@ -526,6 +528,19 @@ def test_doctor_names_what_is_missing_and_changes_nothing(gpubox: Box, paths: Pa
     assert not paths.state.exists()
     write_profile("odd", 'model = "/m/odd.gguf"\n[flags]\nnope = 1\n')
     assert "! profiles  2 profiles of your own, 2 examples; the engine refuses 1 of yours\n" in gpubox("doctor")[1]
+
+
+def test_doctor_lists_the_tools_of_mcp_servers(gpubox: Box, paths: Paths) -> None:
+    paths.config_file.parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file.write_text(
+        f"[mcp.good]\ncommand = {json.dumps([sys.executable, str(MCP_SERVER), 'good'])}\n"
+        f"[mcp.broken]\ncommand = {json.dumps([sys.executable, str(MCP_SERVER), 'start-dies'])}\n"
+    )
+
+    _, out, _ = gpubox("doctor")
+
+    assert "✓ mcp       good: echo, environment, parts" in out
+    assert "! mcp       The MCP server broken ended. Its last line: no license\n            Its messages are in " in out
 
 
 def test_doctor_calls_a_key_that_leaked_bad(gpubox: Box, paths: Paths) -> None:

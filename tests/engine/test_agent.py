@@ -16,8 +16,8 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, RoundFinished, TextDelta, ToolFinished, TurnFinished, TurnStarted
 from gpubox.agent.journal import ChatJournal
 from gpubox.agent.loop import AgentLoop
-from gpubox.agent.settings import AgentSettings
 from gpubox.agent.run_tools import Programs, RunTool
+from gpubox.agent.settings import AgentSettings
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy

@@ -82,8 +82,9 @@ def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box
 
     assert before_is_back(profiles)
     cells = values["report"]["tables"][0]
-    assert {row[0] for row in cells["rows"]} in ({"1"}, {"1", "2"})  # as far as the time reached
-    assert [row[-1] for row in cells["rows"]].count("now") == 1
+    measured = {row[0] for row in cells["rows"]}  # as far as the time reached, in an order of chance
+    assert measured in ({"1"}, {"2"}, {"1", "2"})
+    assert [row[-1] for row in cells["rows"]].count("now") == ("1" in measured)
     assert values["report"]["verdict"]
     name = gpubox("bench", "save", "--name", "before")
     assert name.returncode == 2

@@ -136,7 +136,7 @@ PLANTS |= {
     "opened before it is copied up": "r = open('notes'); W('notes', RUN); T(os.fchmod, r.fileno(), 0o777); T(os.utime, r.fileno(), (1, 1)); W('src/.envrc')",
     "punched and sized": "fd = os.open('notes', os.O_RDWR); T(os.posix_fallocate, fd, 0, 1 << 20); T(os.ftruncate, fd, 0); W('src/.envrc')",
     "cloned and linked": "import fcntl; fd = os.open('notes', os.O_RDWR); T(fcntl.ioctl, fd, 0x40049409, os.open('mine.py', os.O_RDONLY)); T(os.link, 'notes', 'src/.envrc'); W('src/.envrc')",
-    "flags of files": "import fcntl, struct; fd = os.open('notes', os.O_RDONLY); T(fcntl.ioctl, fd, 0x40086602, struct.pack('l', 0x10)); W('src/.envrc')",
+    "flags of files": "import fcntl, struct; fd = os.open('notes', os.O_RDONLY); T(fcntl.ioctl, fd, 0x40086602, struct.pack('l', 0x40)); W('src/.envrc')",
     # names and kinds
     "folder in the place of a file": "os.unlink('notes'); REPO('notes/.git')",
     "file in the place of a folder": "shutil.rmtree('src'); W('src')\nT(shutil.rmtree, 'plain'); W('plain/.envrc')",
@@ -178,6 +178,9 @@ HARMLESS = {
 }
 HARMLESS |= {"folder to .GIT", "killed in the middle", "all is moved", "all is removed"}
 """Those that need not run anything where nothing confines them, or only where the sandbox's Python is the owner's."""
+SOURCE = {"truncate a store", "append to a store", "store through another name", "where a link of the owner's leads"}
+SOURCE |= {"module of Python's", "package of Python's", "package before a module", "python in folders"}
+"""Those that change nothing but source or text, which the owner reads in the diff and runs himself."""
 OBEYED = (
     "*/.vscode/*", "*/.idea/*", "*.code-workspace", "*/.exrc", "*/.nvim.lua", "*/.dir-locals.el", "*/.zed/*", "*.sublime-project",
     "*/.lvimrc", "*/.editorsettings/*", "*/AGENTS.md", "*/CLAUDE.md", "*/GEMINI.md", "*/.cursorrules", "*/.cursor/*", "*/.kiro/*",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import pytest
 
 from gpubox.sandbox import workspace_run
 from gpubox.sandbox.layers import remove_tree
-from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
-from tests.hostile.conftest import confinement
-from tests.hostile.planting import HARMLESS, PLANTS, Project
+from gpubox.sandbox.spawn import layer_owner
+from gpubox.sandbox.steps import Steps
+from tests.guards import needs_open_python
+from tests.hostile.planting import HARMLESS, PLANTS, SOURCE, Project
 from tests.sampling import sampled
 
 
@@ -72,6 +75,20 @@ async def test_the_project_is_as_it_was_where_programs_work_in_a_copy(
     assert project.work_in_it() == []
 
 
+@pytest.mark.parametrize("name", sampled([name for name in PLANTS if name not in SOURCE]))
+async def test_taking_all_but_what_is_named_leaves_nothing_that_runs(
+    name: str, sandbox: Sandbox, project: Project, root: Path
+) -> None:
+    with contextlib.closing(Steps(project.folder, root / "steps", layer_owner())) as steps:
+        steps.begin_turn("t")
+        await sandbox.run(project.program(name), Policy(workspace=project.folder, layers=steps.layers()))
+        steps.note_changes()
+        steps.end_turn()
+        taken = steps.take()
+
+    assert project.work_in_it() == [], taken
+
+
 @pytest.mark.parametrize("name", sampled([name for name in PLANTS if name not in HARMLESS]))
 def test_it_would_run_where_nothing_confines_the_program(name: str, project: Project) -> None:
     subprocess.run(
@@ -82,13 +99,12 @@ def test_it_would_run_where_nothing_confines_the_program(name: str, project: Pro
     assert project.work_in_it() != []
 
 
+@needs_open_python
 async def test_nothing_but_a_copy_is_written_without_any_wall(project: Project, top: Path) -> None:
-    sandbox, why = confinement("none")
-    if sandbox is None:
-        pytest.skip(why)
+    sandbox = Sandbox(confinement=Confinement("none"))
     code = "import os; os.unlink('notes'); open('new', 'w').write('1')"
-    await Sandbox(confinement=sandbox).run(code, Policy(workspace=project.folder))
-    await Sandbox(confinement=sandbox).run(code, Policy(workspace=project.folder, layers=(top,)))
+    await sandbox.run(code, Policy(workspace=project.folder))
+    await sandbox.run(code, Policy(workspace=project.folder, layers=(top,)))
 
     assert project.snapshot() == project.before
     assert set(os.listdir(top)) == {"notes", "new"}  # noqa: PTH208

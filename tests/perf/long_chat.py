@@ -135,8 +135,8 @@ async def measure(real: str, context: int, turns: int, rounds: int, *, reuse: bo
             if wants_compaction(conversation, context):
                 cost = compaction_cost(conversation, context, 400.0)
                 held = conversation.server_cache_tokens
-                await compact(conversation, settings, [Output()], client, lambda _: None, time.perf_counter)
-                timing = await read_ahead(conversation, settings, [Output()], client, time.perf_counter)
+                await compact(conversation, settings, [Output()], client, lambda _: None)
+                timing = await read_ahead(conversation, settings, [Output()], client)
                 compactions += 1
                 print(
                     f"turn {turn}: compacted from {held:,} to {conversation.server_cache_tokens:,} tokens, read again "

@@ -19,8 +19,8 @@ from typing import Any
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import Message, RoundFinished, RoundTiming, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
-from gpubox.agent.settings import AgentSettings
 from gpubox.agent.run_tools import Programs, RunTool
+from gpubox.agent.settings import AgentSettings
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox

@@ -16,7 +16,7 @@ from gpubox.agent.chat import Chat
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.events import AgentEvent, TurnFailed, TurnFinished
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.config import Config
 from gpubox.paths import Paths
 from tests.swe.model import Model, ModelServer, Script
@@ -121,7 +121,7 @@ class Owner:
     async def _endpoint(self) -> ServerEndpoint:
         return ServerEndpoint(self.server.url, profile_name="coder")
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: OwnerQuestion) -> Answer:
         self.questions.append(question.text)
         if question.kind == "test":  # he confirms the command of his project, and no other
             return Answer(question.text.splitlines()[-1] == self.task.tested_by)

@@ -16,7 +16,7 @@ from gpubox.agent.chat_files import ChatSummary, SearchHit
 from gpubox.agent.chat_log import ChatLog, ChatSettings, HeadMoved, SettingsChanged, Turn, TurnHeader
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
-from gpubox.agent.tools import AskOwner, Question, ToolCall, ToolOutput
+from gpubox.agent.tools import AskOwner, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -123,8 +123,8 @@ CHANGED = e.FilesChanged(tuple(e.ChangedFile(c.path, c.kind, c.added, c.removed)
 EDIT = ToolCall("call-2", "edit", {"path": "src/durations.py", "edits": "..."})
 EDITED = ToolOutput("3 places changed.", seconds=0.004, diff=diff_of("src/durations.py", BEFORE, AFTER))
 RUN = ToolCall("call-4", "run", {"command": "npm ci", "network": True})
-NETWORK = Question("network", "May this run use the network?\nnpm ci", call=RUN)
-WHICH = Question("ask", "What shall parse do with an empty text?", ("raise ValueError", "return 0"))
+NETWORK = OwnerQuestion("network", "May this run use the network?\nnpm ci", call=RUN)
+WHICH = OwnerQuestion("ask", "What shall parse do with an empty text?", ("raise ValueError", "return 0"))
 TESTED = e.TestFinished(
     "pytest -q", ToolOutput("....      [100%]\n4 passed in 0.21s", seconds=1.9, exit_code=0, isolation="bubblewrap")
 )
@@ -270,7 +270,7 @@ class FakeChat(Chat):
             async for event in self._played(step):
                 self.log.apply_event(event)
                 if isinstance(event, e.FilesChanged):
-                    self.waiting = [] if self.settings.apply == "turn" else list(CHANGES)
+                    self.waiting = [] if self.settings.apply == "turn" else list(self.service.changes)
                 yield event
             if self.stopped.is_set():
                 ended = e.TurnFinished(e.TurnTotals(1, e.RoundTiming(wall_seconds=1.0, answer_seconds=1.0)), "stopped")
@@ -321,7 +321,7 @@ class FakeChat(Chat):
     async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
         if not self.undone:
             raise UsageError("Nothing was undone.")
-        self.log.head, self.waiting = self.undone.pop(), list(CHANGES)
+        self.log.head, self.waiting = self.undone.pop(), list(self.service.changes)
         return StepResult((self.log.head,), ())
 
     async def test_command(self) -> tuple[str, str]:
@@ -375,6 +375,8 @@ class FakeChats(Chats):
         self.error: GpuboxError | None = None
         self.sandbox = Confinement("bubblewrap")
         self.saved: list[tuple[str, str]] = []
+        self.changes: Sequence[Change] = CHANGES
+        """What a turn that changes files leaves."""
         self.test_commands = ("pytest -q", "pytest -q")
         """Confirmed, and proposed."""
         self.offered: tuple[str, bool | None] = ("", None)

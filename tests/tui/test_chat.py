@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gpubox.agent import events as e
-from gpubox.agent.tools import Answer, Question, ToolOutput
+from gpubox.agent.tools import Answer, OwnerQuestion, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Confinement, Isolation
 from gpubox.tui import dialogs
@@ -252,20 +252,24 @@ async def test_the_model_asks_and_a_number_chooses(keys: list[str], expected: An
 
 async def test_an_open_question_is_answered_by_a_line() -> None:
     async with chatting(FakeChats()) as (pilot, screen):
-        asked = asyncio.create_task(screen.questions.ask(Question("ask", "Which name?")))
+        asked = asyncio.create_task(screen.questions.ask(OwnerQuestion("ask", "Which name?")))
         await shows(pilot, "Which name?", "tab, then your answer")
         await pilot.press("tab", "enter", *"parse", "enter")
         assert await asked == Answer(True, "parse")
 
 
 async def test_a_question_shows_what_is_hidden_and_is_not_answered_by_letters() -> None:
-    hidden = Question("network", "echo \x1b]0;rm -rf ~;\x07 done\u200d")
+    hidden = OwnerQuestion("network", "echo \x1b]0;rm -rf ~;\x07 done\u200d")
     async with chatting(FakeChats()) as (pilot, screen):
         first, second = (asyncio.create_task(screen.questions.ask(question)) for question in (hidden, NETWORK))
         await shows(pilot, "echo ␛]0;rm -rf ~;␇ done\ufffd", "tab, then y or n", "1 more")
         await pilot.press(*"nay")
         await until(pilot, lambda: screen.composer.text == "nay")
-        await pilot.press("tab", "n", "enter", *"yes")
+        await pilot.press("tab")
+        await shows(pilot, "y yes   n no")
+        await pilot.press("n")
+        await until(pilot, lambda: screen.questions.line.has_focus)
+        await pilot.press("enter", *"yes")
         assert await first == Answer(False)
         await shows(pilot, "npm ci")
         await until(pilot, lambda: screen.composer.text == "nayyes")
@@ -323,7 +327,10 @@ async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
         await pilot.press("escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
-        await pilot.press("n", "escape")
+        await pilot.press("n")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await pilot.press("escape")
+        await shows(pilot, "Throughput")
         await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
         await pilot.press("y")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 from textual import events
 
 from gpubox.agent import events as e
+from gpubox.agent import files_named
 from gpubox.agent.chat_log import ChatSettings
+from gpubox.agent.tools import ToolOutput
+from gpubox.sandbox.changes import Change, Hunk
 from gpubox.sandbox.layers import View
-from gpubox.tui.chat import files_named
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
+from gpubox.tui.chat.suggestions import best_names
 from gpubox.tui.dialogs import QuestionScreen
 from tests.tui.conftest import act, app_of, shows, text, until
 from tests.tui.fake_chat import (
@@ -24,7 +28,7 @@ from tests.tui.fake_chat import (
     changing_turn,
     opening,
 )  # fmt: skip
-from tests.tui.test_chat import answer, bar, chatting, over, say
+from tests.tui.test_chat import HOSTILE, answer, bar, chatting, over, say
 
 IN_WORKSPACE = ChatSettings(workdir=WORKSPACE)
 
@@ -70,7 +74,7 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         await pilot.press("down", "down", "space", "down", "down", "space")  # not the image, not the first hunk
         await shows(pilot, "□ M docs/units.png", "◧ M src/durations.py", "2 files marked")
         await pilot.press("home", "space", "t")
-        await shows(pilot, "Take .vscode/tasks.json?", "an editor's tasks")
+        await shows(pilot, "Take what runs by itself?", ".vscode/tasks.json", "an editor's tasks")
         await until(pilot, lambda: isinstance(app_of(pilot).screen, QuestionScreen))
         await pilot.press("n")
         await until(pilot, lambda: pilot.app.screen is screen)
@@ -88,7 +92,7 @@ async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
         await pilot.press("escape", "d")
         await shows(pilot, "3 files marked")
         await pilot.press("space", "t")
-        await shows(pilot, "Take .vscode/tasks.json?")
+        await shows(pilot, "Take what runs by itself?", ".vscode/tasks.json")
         await pilot.press("y")
         await until(pilot, lambda: pilot.app.screen is screen)
         assert chats.opened[0].decisions[0][1][1] == {".vscode/tasks.json"}
@@ -260,7 +264,7 @@ def test_names_of_a_workspace_leave_out_what_nobody_names(tmp_path: Path) -> Non
         (tmp_path / name).write_text("")
     names = files_named.workspace_names(View((tmp_path,)))
     assert sorted(names) == ["README.md", "src/", "src/main.py"]
-    assert files_named.best_names("smain", names) == ["src/main.py"]
+    assert best_names("smain", names) == ["src/main.py"]
 
 
 @pytest.mark.parametrize(
@@ -324,3 +328,39 @@ async def test_the_tests_of_a_project_are_offered_once() -> None:
         await say(pilot, "again")
         await over(pilot, screen)
         assert not screen.questions.pending
+
+
+async def test_hostile_names_and_lines_reach_no_terminal() -> None:
+    hostile = HOSTILE + "\ud800\r\x0b\u2028"
+    odd = Hunk(1, "@@ nonsense", (hostile, "\\ No newline at end of file"))
+    hunks = (Hunk(0, "@@ -0,0 +1,1 @@ " + hostile, ("+" + hostile,)), odd)
+    change = Change(hostile, "new", None, 0o644, None, 9, hunks, 1, 0, hostile, hostile)
+    changed = e.FilesChanged((e.ChangedFile(hostile, hostile, 1, 0),))
+    tested = e.TestFinished(hostile, ToolOutput(hostile))
+    chats = FakeChats([*opening(), changed, tested, e.TurnFinished(e.TurnTotals(), "answered", "Done.")])
+    chats.changes = [change, dataclasses.replace(change, path="b" + hostile, hunks=())]
+    chats.test_commands = ("", hostile)
+
+    async def harmless() -> None:
+        await pilot.pause(0)
+        shown = text(pilot)
+        assert not any(ord(char) < 32 and char != "\n" for char in shown) and "\u202e" not in shown
+        assert not any("\ud800" <= char <= "\udfff" for char in shown)
+
+    async with chatting(chats) as (pilot, screen):
+        screen.new_settings = IN_WORKSPACE
+        await say(pilot, "go")
+        await over(pilot, screen)
+        await shows(pilot, "Test what it changes?")
+        await harmless()
+        await pilot.press("ctrl+o")
+        await harmless()
+        await pilot.press("enter")
+        await shows(pilot, "0 files marked")
+        for keys in ("j", "j", "space", "t"):
+            await pilot.press(keys)
+            await harmless()
+        await shows(pilot, "take it, too")
+        await pilot.press("y")
+        await shows(pilot, "Nothing was taken.")
+        await harmless()

@@ -14,7 +14,7 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, Notice, TextDelta, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Question, Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput
 from gpubox.server.client import connect
 from tests.scripted_server import ScriptedServer
 
@@ -36,7 +36,7 @@ class Echo:
         self.text, self.ok = text, ok
         self.codes: list[str] = []
 
-    def question(self, call: ToolCall) -> Question | None:
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
         return None
 
     async def run(self, call: ToolCall) -> ToolOutput:

@@ -23,7 +23,7 @@ def work(tmp_path: Path) -> Workspace:
 
 def test_a_new_file_and_an_edit_are_shown(work: Workspace) -> None:
     change = edits.plan_write(work, "src/new.py", "x = 1\n")
-    assert change.diff == "--- /dev/null\n+++ src/new.py\n@@ -1,0 +1,1 @@\n+x = 1\n"
+    assert change.diff == "--- /dev/null\n+++ src/new.py\n@@ -0,0 +1,1 @@\n+x = 1\n"
     change = edits.plan_edit(work, "a.txt", [("two", "2")])
     assert change.diff == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
 

@@ -114,9 +114,7 @@ def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path, journal: ChatJ
 
 def test_an_interrupted_call_gets_an_output_on_replay(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "Run it.")
-    journal.add_event(
-        MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "run", {"code": "1"}),)))
-    )
+    journal.add_event(MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "run", {"code": "1"}),))))
     journal.close()
 
     messages = load_chat(path).conversation().messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from gpubox.agent.events import (
 from gpubox.agent.images import MAX_BYTES, image_urls, store_image
 from gpubox.agent.loop import FINISHED_OUTPUT, LAST_REPLY, AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Answer, AskOwner, Question, ToolCall, ToolOutput
+from gpubox.agent.tools import Answer, AskOwner, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
-from tests.scripted_server import FENCED, Play, ScriptedServer, refuses, runs, says
+from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
 from tests.unit.agent_turns import Echo, run_turn
 
 SUMMARY_START = SUMMARY_REQUEST[:30]
@@ -44,10 +44,10 @@ def rounds(count: int, first: int = 0, **how: Any) -> list[Play]:
     ]
 
 
-def answering(*answers: Answer) -> tuple[list[Question], AskOwner]:
-    questions: list[Question] = []
+def answering(*answers: Answer) -> tuple[list[OwnerQuestion], AskOwner]:
+    questions: list[OwnerQuestion] = []
 
-    async def ask(question: Question) -> Answer:
+    async def ask(question: OwnerQuestion) -> Answer:
         questions.append(question)
         return answers[len(questions) - 1]
 
@@ -108,12 +108,12 @@ async def test_the_minutes_are_asked_about_while_the_model_goes_on() -> None:
 class Asking(Echo):
     kind: Any = "network"
 
-    def question(self, call: ToolCall) -> Question | None:
-        return Question(self.kind, f"May {call.code} run?", ("left", "right"), call)
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
+        return OwnerQuestion(self.kind, f"May {call.code} run?", ("left", "right"), call)
 
 
 async def test_the_clock_stops_while_any_of_several_questions_is_open() -> None:
-    async def ask(question: Question) -> Answer:
+    async def ask(question: OwnerQuestion) -> Answer:
         if question.kind == "go_on":
             return Answer(False)
         await asyncio.sleep(0.4 if "0" in question.text else 0.8)
@@ -129,7 +129,8 @@ async def test_the_clock_stops_while_any_of_several_questions_is_open() -> None:
 
 
 async def test_an_answer_is_the_output_of_the_call_that_asks() -> None:
-    for answer, text in ((Answer(True, "left"), "left"), (Answer(False, "ask me later"), "no: ask me later")):
+    no = "no: ask me later"
+    for answer, text in ((Answer(True, "left"), "left"), (Answer(False, no[4:]), no), (Answer(False), "you assumed.")):
         tool = Asking()
         tool.kind = "ask"
         _, ask = answering(answer)
@@ -152,6 +153,20 @@ async def test_done_ends_the_turn_with_its_text(caps: dict[str, bool] | None) ->
     result = await run_turn(ScriptedServer(says("ok"), caps=caps), "more", conversation=result.conversation)
     contents = [message["content"] for message in result.bodies[0]["messages"]]
     assert FINISHED_OUTPUT in contents[-3] and contents[-2:] == ["All 3 tests pass.", "more"]
+
+
+async def test_a_call_that_was_too_many_runs_when_it_is_made_again() -> None:
+    tool = Echo()
+    calls = [runs(f"print({number})", number, f"a{number}") for number in range(9)]
+    again = says(calls=[runs("print(8)", 0, "b")], finish="tool_calls")
+    result = await run_turn(ScriptedServer(says(calls=calls), again, says("ok")), tools=[tool])
+    assert len(tool.codes) == 9 and tool.codes[-1] == "print(8)" and result.notices == []
+
+
+async def test_the_same_wrong_call_again_and_again_ends_the_turn() -> None:
+    wrong = [says(calls=[call("code_execution", "{]", 0, f"c{number}")], finish="tool_calls") for number in range(9)]
+    result = await run_turn(ScriptedServer(*wrong), tools=[Echo()])
+    assert result.finished.reason == "repetition" and len(result.bodies) == 3
 
 
 # -- what is typed meanwhile -------------------------------------------------------------------------
@@ -220,13 +235,33 @@ def check_valid(messages: list[dict[str, Any]]) -> None:
     assert not calls
 
 
+def unread(before: dict[str, Any], answer: str, after: dict[str, Any]) -> int:
+    """How many words of the request ``after`` a server reads that holds ``before`` and ``answer``, and moves its cache.
+
+    Written after llama-server b11434 (server-context.cpp, ``n_cache_reuse``): it goes through the prompt from the first
+    token that differs, and a token that it does not hold further on ends the moving.
+    """
+
+    def words(body: dict[str, Any], end: str) -> list[str]:
+        parts = [f"<{m['role']}> {m['content']} {m.get('tool_calls', '')} <end>" for m in body["messages"]]
+        return re.findall(r"\w+|[^\w\s]", " ".join([*parts, "<assistant>", end]))
+
+    held, wanted, least = words(before, answer), words(after, ""), after["n_cache_reuse"]
+    at = place = next(i for i, (old, new) in enumerate(zip(held, wanted, strict=False)) if old != new)
+    while place < len(held) and at < len(wanted):
+        pairs = zip(held[place:], wanted[at:], strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        at, place = (at + same, place + same) if same >= least else (at, place + 1)
+    return len(wanted) - at
+
+
 async def shorten(
-    conversation: Conversation, *plays: Play, context: int = 8192
+    conversation: Conversation, *plays: Play, context: int = 8192, caps: dict[str, bool] | None = None
 ) -> tuple[list[AgentEvent], ScriptedServer]:
     events: list[AgentEvent] = []
-    server = ScriptedServer(*plays, context=context)
+    server = ScriptedServer(*plays, context=context, caps=caps)
     async with server, connect(server.url) as client:
-        await compact(conversation, AgentSettings(), [Echo()], client, events.append, time.perf_counter)
+        await compact(conversation, AgentSettings(), [Echo()], client, events.append)
     return events, server
 
 
@@ -263,13 +298,14 @@ async def test_a_long_conversation_is_summed_up_in_place() -> None:
 async def test_the_new_prompt_is_read_ahead_and_the_next_question_continues_it() -> None:
     conversation = Conversation()
     await long_chat(conversation, 4)
-    await shorten(conversation, says("Four things."))
+    _, asked = await shorten(conversation, says("Four things."))
     server = ScriptedServer(says(".", prompt=30, cached=500), says("ok"))
     async with server, connect(server.url) as client:
-        timing = await read_ahead(conversation, AgentSettings(), [Echo()], client, time.perf_counter)
+        timing = await read_ahead(conversation, AgentSettings(), [Echo()], client)
     assert timing.cached_tokens == 500 and conversation.server_cache_tokens == 530
     ahead = server.bodies[0]
     assert ahead["max_tokens"] == 1 and ahead["n_cache_reuse"] and ahead["messages"][-1]["content"] == "..."
+    assert unread(asked.bodies[0], "Four things.", ahead) <= 20
     result = await run_turn(ScriptedServer(says("ok")), "Next?", tools=[Echo()], conversation=conversation)
     assert result.bodies[0]["messages"][:-1] == ahead["messages"][:-1] and "n_cache_reuse" not in result.bodies[0]
 
@@ -324,6 +360,7 @@ async def test_a_full_context_is_summed_up_in_the_middle_of_a_turn(caps: dict[st
     )  # fmt: skip
     assert result.finished.text == "Done." and result.notices == ["compacted"]
     assert result.bodies[2]["messages"][-1]["content"].rpartition("\n\n")[2].startswith(SUMMARY_START)
+    assert unread(result.bodies[2], "Part 0 is done.", result.bodies[3]) <= 20
     after = result.bodies[4]["messages"]
     check_valid([message for message in after if message["role"] != "tool" or not caps])
     contents = "\n".join(str(message["content"]) for message in after)
@@ -338,6 +375,12 @@ async def test_a_full_context_is_summed_up_in_the_middle_of_a_turn(caps: dict[st
     for event in result.events:
         again.apply(decode_event(msgspec.json.encode(event)))
     assert again.messages == conversation.messages
+
+    _, asked = await shorten(conversation, says("All is done."), context=1400, caps=caps)
+    server = ScriptedServer(says("."), caps=caps)
+    async with server, connect(server.url) as client:
+        await read_ahead(conversation, AgentSettings(), [Echo()], client)
+    assert unread(asked.bodies[0], "All is done.", server.bodies[0]) <= 20, "the second time too"
 
 
 async def test_a_summary_that_the_server_refuses_does_not_end_the_turn() -> None:

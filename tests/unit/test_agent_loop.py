@@ -35,7 +35,7 @@ from gpubox.agent.events import (
 )
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Answer, Question, ToolCall, ToolOutput
+from gpubox.agent.tools import Answer, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
 from gpubox.tui.chat.turn_parts import waterfall
@@ -185,15 +185,15 @@ async def test_calls_that_write_run_one_after_the_other() -> None:
 class Writing(Echo):
     parallel_safe = False
 
-    def question(self, call: ToolCall) -> Question | None:
-        return Question("network", "+ line", call=call)
+    def question(self, call: ToolCall) -> OwnerQuestion | None:
+        return OwnerQuestion("network", "+ line", call=call)
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_the_owner_is_asked(allowed: bool) -> None:
     diffs: list[str] = []
 
-    async def approve(question: Question) -> Answer:
+    async def approve(question: OwnerQuestion) -> Answer:
         diffs.append(question.text)
         return Answer(allowed, "" if allowed else "too big")
 
@@ -209,7 +209,7 @@ async def test_the_owner_is_asked(allowed: bool) -> None:
 
 
 async def test_approval_time_is_not_tool_time() -> None:
-    async def approve(question: Question) -> Answer:
+    async def approve(question: OwnerQuestion) -> Answer:
         await asyncio.sleep(0.05)
         return Answer(True)
 

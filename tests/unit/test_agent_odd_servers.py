@@ -257,7 +257,7 @@ def test_there_are_a_hundred() -> None:
 
 FAMILIES = {
     "hermes": '<tool_call>\n{"name": "run", "arguments": {"code": "print(1)"}}\n</tool_call>',
-    "qwen3-coder": "<tool_call>\n<function=run>\n<parameter=code>\nprint(1)\n</parameter>\n</function>\n</tool_call>",  # noqa: E501
+    "qwen3-coder": "<tool_call>\n<function=run>\n<parameter=code>\nprint(1)\n</parameter>\n</function>\n</tool_call>",
     "glm": "<tool_call>run\n<arg_key>code</arg_key>\n<arg_value>print(1)</arg_value>\n</tool_call>",
     "minimax": '<minimax:tool_call>\n<invoke name="run">\n<parameter name="code">print(1)</parameter>\n</invoke>\n</minimax:tool_call>',  # noqa: E501
     "harmony": '<|start|>assistant<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"code": "print(1)"}<|call|>',  # noqa: E501

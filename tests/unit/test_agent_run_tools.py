@@ -35,7 +35,7 @@ def work(paths: Paths, tmp_path: Path) -> Work:
     (folder / "image").write_bytes(b"two\0\0")
     (tmp_path / "secret").write_text("two sesame")
     (folder / "link").symlink_to(tmp_path / "secret")
-    work = Work(paths, Workspace(folder), tmp_path / "layers", Sandbox(Config()), scratch=False)
+    work = Work(paths, Workspace(folder), tmp_path / "layers", Sandbox(Config()), None, scratch=False)
     work.begin_turn("t", plan=False)
     return work
 

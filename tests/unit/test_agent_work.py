@@ -18,8 +18,18 @@ from gpubox.agent.chat import Chat
 from gpubox.agent.chat_files import chat_path, layers_folder, load_chat, remove_chat
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint
-from gpubox.agent.events import AgentEvent, FilesChanged, Notice, TestFinished, TextDelta, ToolFinished, TurnFinished
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.events import (
+    AgentEvent,
+    Compacted,
+    FilesChanged,
+    Notice,
+    TestFinished,
+    TextDelta,
+    ToolFinished,
+    TurnFailed,
+    TurnFinished,
+)
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -34,7 +44,7 @@ class Desk:
 
     def __init__(self, paths: Paths, folder: Path) -> None:
         self.paths, self.root, self.server = paths, folder, ScriptedServer()
-        self.launch, self.questions = "a", list[Question]()
+        self.launch, self.questions = "a", list[OwnerQuestion]()
         self.answer = Answer(True)
         self.sandbox = Sandbox(Config())
         folder.mkdir()
@@ -46,7 +56,7 @@ class Desk:
     async def find(self) -> ServerEndpoint:
         return ServerEndpoint(self.server.url, profile_name="coder", launch_id=self.launch)
 
-    async def ask_owner(self, question: Question) -> Answer:
+    async def ask_owner(self, question: OwnerQuestion) -> Answer:
         self.questions.append(question)
         return self.answer
 
@@ -198,7 +208,7 @@ async def test_turn_mode_takes_all_but_conflicts_and_what_runs_by_itself(desk: D
     ) as desk.server:
         chat = desk.chat(apply="turn")
 
-        async def meanwhile(question: Question) -> Answer:
+        async def meanwhile(question: OwnerQuestion) -> Answer:
             (desk.root / "b.txt").write_text("the owner's\n")
             return Answer(True)
 
@@ -297,7 +307,7 @@ async def test_the_rules_of_a_project_come_first_and_stay(desk: Desk, tmp_path: 
     async with ScriptedServer(says("Yes."), says("Yes.")) as desk.server:
         chat = desk.chat()
         events = await ask(chat)
-        assert notices(events) == {"rules": "CLAUDE.md: about 2,009 tokens."}
+        assert notices(events) == {"rules": "CLAUDE.md: ~2,009 tokens."}
         (desk.root / "CLAUDE.md").write_text("Use blanks.\n")
         await ask(chat, "And now?")
         await chat.close()
@@ -364,9 +374,7 @@ async def test_another_server_says_what_it_reads_anew(desk: Desk) -> None:
         chat = desk.chat()
         assert "reread" not in notices(await ask(chat))
         desk.launch = "b"
-        assert (
-            notices(await ask(chat, "More."))["reread"] == "coder reads the whole conversation anew: about 700 tokens."
-        )
+        assert notices(await ask(chat, "More."))["reread"] == "coder reads the whole conversation anew: ~700 tokens."
         await chat.close()
 
 
@@ -421,3 +429,41 @@ async def test_git_is_read_by_the_model_and_committed_by_the_owner(desk: Desk, m
         with pytest.raises(UsageError, match="Nothing was taken"):
             await chat.commit("again")
         await chat.close()
+
+
+async def test_a_long_conversation_is_summed_up_at_the_end_of_a_turn(desk: Desk) -> None:
+    read = tool("run", command="seq 2000")
+    plays = [read, says("Long."), read, says("More.", prompt=3500), says("We counted."), says(""), says("Yes.")]
+    async with ScriptedServer(*plays) as desk.server:
+        chat = desk.chat()
+        await ask(chat, "Count.")
+        assert (await chat.compaction_cost()).startswith("The model sums up what was said: about 1,")
+        events = await ask(chat, "Again.")
+        kinds = [type(event) for event in events]
+        assert kinds.index(Compacted) < kinds.index(TurnFinished) == len(kinds) - 1
+        assert [event.kind for event in events if isinstance(event, Notice)] == ["compacting", "compacted"]
+        await ask(chat, "Still there?")
+        await chat.close()
+        again = desk.chat("count")
+        assert [m.content for m in again.log.conversation().messages][-3:] == ["We counted.", "Still there?", "Yes."]
+        with pytest.raises(GpuboxError, match="nothing to compact"):
+            await again.compact()
+        await again.close()
+    assert not any("1999" in text for text in desk.model_reads())
+
+
+async def test_images_are_kept_with_the_chat(desk: Desk, tmp_path: Path) -> None:
+    picture = tmp_path / "shot.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 20)
+    async with ScriptedServer(says("A cat.")) as desk.server:
+        chat = desk.chat()
+        with pytest.raises(GpuboxError, match="does not see images"):
+            events = [event async for event in chat.send("What is it?", [picture])]
+            raise GpuboxError(events[-1].message if isinstance(events[-1], TurnFailed) else "it was asked")
+        with pytest.raises(GpuboxError, match="cannot be read"):
+            await anext(chat.send("And this?", [tmp_path / "none.png"]))
+        await chat.close()
+    stored = list(chat_path(desk.paths, "what-is-it").with_suffix(".images").iterdir())
+    assert [path.read_bytes() for path in stored] == [picture.read_bytes()]
+    remove_chat(desk.paths, "what-is-it")
+    assert list(desk.paths.chats.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -15,7 +16,7 @@ import pytest
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, unified
-from gpubox.sandbox.layers import TopLayer
+from gpubox.sandbox.layers import TopLayer, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import layer_owner
@@ -33,7 +34,7 @@ def tree(top: Path, *, times: bool = True) -> Tree:
             status = path.lstat()
             content: object = None
             if stat.S_ISLNK(status.st_mode):
-                content = os.readlink(path)
+                content = str(path.readlink())
             elif stat.S_ISREG(status.st_mode):
                 content = path.read_bytes()
             entries[os.path.relpath(path, top)] = (
@@ -44,6 +45,11 @@ def tree(top: Path, *, times: bool = True) -> Tree:
                 status.st_uid,
             )
     return entries
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in it."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -211,7 +217,7 @@ def test_what_runs_by_itself_needs_its_own_yes(workspace: Path, steps: Steps) ->
     assert [path for path in reasons if not reasons[path]] == ["ok.py"]
     assert steps.take().taken == ("ok.py",)
     assert steps.take(allow=[".envrc"]).taken == (".envrc",)
-    assert sorted(os.listdir(workspace)) == [".envrc", "a.txt", "link", "ok.py", "src"]
+    assert listed(workspace) == [".envrc", "a.txt", "link", "ok.py", "src"]
     steps.take(allow=paths(steps))
     assert (workspace / ".git/hooks/pre-commit").stat().st_mode & 0o777 == 0o755
     assert not steps.layers()
@@ -295,13 +301,14 @@ def test_a_folder_that_the_owner_put_something_into_stays(workspace: Path, steps
     (workspace / "src/mine").write_text("mine")
     assert change_of(steps, "src/mine").conflict
     steps.take()
-    assert os.listdir(workspace / "src") == ["mine"]
+    assert listed(workspace / "src") == ["mine"]
 
 
 def test_special_files_are_never_taken_and_setuid_bits_are_dropped(workspace: Path, steps: Steps) -> None:
     with turn(steps) as layer:
         os.mkfifo(layer.path / "pipe")
-        layer.write(names("tool"), b"x\n", 0o4755)
+        layer.write(names("tool"), b"x\n", 0o755)
+        (layer.path / "tool").chmod(0o4755)
         (layer.path / "full").symlink_to("/etc/passwd")
     assert paths(steps) == ["full", "tool"]
     result = steps.take()
@@ -356,7 +363,7 @@ def test_undo_works_after_a_restart_and_a_new_turn_forgets_what_was_undone(works
         with turn(steps, "t3"):
             pass
         assert not steps.can_redo
-        assert sorted(os.listdir(folder)) == ["000005", "lock", "steps.json"]
+        assert listed(folder) == ["000005", "lock", "steps.json"]
         assert folder.stat().st_mode & 0o777 == 0o700
         with pytest.raises(UsageError):
             steps.redo()
@@ -390,7 +397,7 @@ def test_old_turns_are_forgotten(workspace: Path, steps: Steps, monkeypatch: pyt
         with turn(steps, f"t{number}") as layer:
             layer.write(names("src/b.py"), b"b = %d\n" % (number + 10))
         steps.take()
-    assert len([name for name in os.listdir(steps.folder) if name.isdigit()]) == 6
+    assert len([name for name in listed(steps.folder) if name.isdigit()]) == 6
     steps.undo("t3")
     assert (workspace / "src/b.py").read_text() == "b = 12\n" and not steps.can_undo
 
@@ -423,9 +430,7 @@ def test_what_real_programs_do_on_the_mount(workspace: Path, tmp_path: Path) -> 
             steps.note_changes(began)
 
         steps.begin_turn("t1")
-        run(
-            "echo more >> a.txt; rm src/b.py; rm -r tree; mkdir tree; echo y > tree/y; mv src/data.bin moved; chmod 755 a.txt"
-        )
+        run("echo more >> a.txt; rm src/b.py; rm -r tree; mkdir tree; echo y > tree/y; mv src/data.bin moved")
         run("rm a.txt; mkdir a.txt; echo z > a.txt/z; ln -s moved shortcut; mkfifo pipe; touch -d @5 tree/y")
         steps.end_turn()
         steps.begin_turn("t2")
@@ -458,3 +463,56 @@ def test_what_real_programs_do_on_the_mount(workspace: Path, tmp_path: Path) -> 
         while steps.can_redo:
             steps.redo()
         assert tree(workspace) == after
+
+
+@pytest.mark.parametrize("action", ["take", "undo", "redo"])
+def test_an_error_in_the_middle_leaves_all_files_as_they_were(
+    workspace: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    with turn(steps) as layer:
+        for path in ("a.txt", "src/b.py", "src/data.bin", "z/new"):
+            layer.write(names(path), b"new\n")
+    if action != "take":
+        steps.take()
+    if action == "redo":
+        steps.undo()
+    before, left = tree(workspace), paths(steps)
+    real, count = os.rename, 0
+
+    def full(*args: object, **named: object) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*args, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", full)
+        with pytest.raises(GpuboxError, match=r"No space left on device\. All files are as they were"):
+            getattr(steps, action)()
+    assert tree(workspace) == before
+    assert paths(steps) == left
+    getattr(steps, action)()
+    assert (workspace / "z/new").exists() == (action != "undo")
+
+
+def test_folders_of_any_depth_and_modes_end_nothing(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("ok"), b"ok\n")
+        with layer._folder(("deep",)) as folder:
+            inner = os.dup(folder)
+        for _ in range(1500):
+            os.mkdir("d", 0o700, dir_fd=inner)
+            below = os.open("d", os.O_RDONLY, dir_fd=inner)
+            os.close(inner)
+            inner = below
+        os.close(inner)
+        layer.write(names("dark/x"), b"x\n", 0)
+        (layer.path / "dark").chmod(0)
+        layer.write(names("mute"), b"mute\n", 0)
+    assert "ok" in paths(steps)
+    steps.take({"ok": None, "mute": None})
+    assert (workspace / "mute").stat().st_mode & 0o777 == 0
+    steps.undo()
+    assert not (workspace / "ok").exists()
+    remove_tree(steps.folder)  # too deep for pytest

@@ -15,7 +15,7 @@ import pytest
 
 from gpubox.sandbox.steps import Steps
 from tests.sampling import batches, sampled
-from tests.unit.test_sandbox_steps import Tree, names, tree, turn
+from tests.unit.test_sandbox_steps import Tree, listed, names, tree, turn
 from tests.unit.test_sandbox_steps_random import Plain, one_turn
 
 _CALLS = "open mkdir rmdir rename replace unlink link symlink mknod chmod fchmod chown fchown utime fsync setxattr"
@@ -160,7 +160,7 @@ def test_a_kill_at_each_call_of_a_small_step(box: Box, action: str, other_disk: 
         with closing(box.open()) as steps:
             now = files_of(box.workspace)
             assert now in states, at
-            assert set(os.listdir(box.folder)) - {"lock", "steps.json"} == {
+            assert set(listed(box.folder)) - {"lock", "steps.json"} == {
                 f"{step.number:06}" for step in steps._book.steps
             }, at
             if now == states[0] and steps.can_undo and action in ("take", "take some", "drop"):

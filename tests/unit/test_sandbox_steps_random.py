@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.sandbox.layers import TopLayer, View
+from gpubox.sandbox.layers import View
 from gpubox.sandbox.steps import Steps
 from tests.sampling import sampled
 from tests.unit.test_sandbox_steps import Tree, tree, turn

@@ -35,11 +35,13 @@ class ChatGroup(Verbs):
 @click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
 @click.option(
-    "--workdir", metavar="FOLDER", help="The workspace: the model reads its files, and you take what it changes. [default: none]"
-)
+    "--workdir", metavar="FOLDER",
+    help="The workspace: the model reads its files, and you take what it changes. '' for none. "
+    "[default: the project you are in, if you allow it]",
+)  # fmt: skip
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as workspace.")
 @click.option("--apply", type=click.Choice(["ask", "turn", "plan"]), metavar="WHEN",
-              help="Take what it changed: ask (you do, after the turn), turn (at its end) or plan (it changes nothing). "
+              help="Take what it changed: ask (you do, afterwards), turn (at its end) or plan (it changes nothing). "
               "[default: ask]")  # fmt: skip
 @click.option("--max-rounds", "rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
               help="Ask to go on after N requests to the model. [default: 30]")  # fmt: skip
@@ -92,7 +94,10 @@ def command(
         given = {key: value for key, value in changes.items() if value is not None}
         return msgspec.structs.replace(settings, **given, sampling={**settings.sampling, **numbers})
 
-    return send_prompt(ctx.obj, PromptRequest(text, chat or "", name or "", url, any_workdir, as_json), change)
+    request = PromptRequest(
+        text, chat or "", name or "", url, any_workdir, as_json, offer_workspace=not chat and changes["workdir"] is None
+    )
+    return send_prompt(ctx.obj, request, change)
 
 
 @command.command("run")

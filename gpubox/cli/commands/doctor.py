@@ -25,6 +25,7 @@ from gpubox.hardware.nvml import read_driver
 from gpubox.models.find import find_models
 from gpubox.notify import deliver, host_of, last_failure, make_notification
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.sanitize import sanitize_line
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import compatibility_by_profile
 from gpubox.storage import existing_folder
@@ -74,6 +75,7 @@ def run_checks(context: Context) -> Iterator[Finding]:
     yield _sandbox(context)
     if context.config.notify.addresses:
         yield _notifications(context)
+    yield from _mcp(context)
     yield from _folders(context)
     yield from _servers(context)
 
@@ -170,6 +172,18 @@ def _sandbox(context: Context) -> Finding:
         text = f"weaker: {confinement.detail} ({confinement.problem}); {confinement.weakness}"
         return Finding("sandbox", "warn", text, confinement.hint)
     return Finding("sandbox", "ok", f"{confinement.detail}; {confinement.memory}")
+
+
+def _mcp(context: Context) -> Iterator[Finding]:
+    if not context.config.mcp:
+        return
+    from gpubox.agent.mcp import list_once
+
+    for name, tools in asyncio.run(list_once(context.config.mcp, context.paths.logs)).items():
+        if isinstance(tools, GpuboxError):
+            yield Finding("mcp", "warn", tools.message, tools.hint or f"Correct [mcp.{name}] in config.toml.")
+        else:
+            yield Finding("mcp", "ok", f"{name}: {sanitize_line(', '.join(tools)) or 'no tools'}")
 
 
 def _folders(context: Context) -> Iterator[Finding]:

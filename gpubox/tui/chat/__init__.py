@@ -9,7 +9,6 @@ diff_lines.py     changes as lines: one for each file, and diffs
 markdown.py       streamed Markdown, code and wrapped text as lines
 composer.py       the prompt box
 suggestions.py    the list above it that completes commands and files
-files_named.py    files that a prompt names: their names, and their text for the model
 question.py       what only the owner can decide, and the queue of such questions
 commands.py       what the commands do: diff, undo, tests, commit, plan, share, the workspace
 diff_screen.py    files and hunks to mark, and what becomes of them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,7 +17,6 @@ from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
     from gpubox.agent.chat_files import ChatSummary
-    from gpubox.tui.chat.chat_screen import ChatScreen
 
 NARROW_CELLS = 48
 """Below this width a row has only the name and the time."""
@@ -93,7 +92,8 @@ class ChatList(Vertical):
 class StoredChats:
     """Branches, renames and deletes: the chat that is highlighted in the list, else the open one."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Any) -> None:
+        """``screen``: the ChatScreen, whose module imports this one."""
         self.screen = screen
 
     @property

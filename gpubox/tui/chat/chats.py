@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubox.agent.files_named import Prompt, read_named, workspace_names
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.layers import View
-from gpubox.tui.chat.files_named import Prompt, read_named, workspace_names
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat

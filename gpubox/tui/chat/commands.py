@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpubox.agent.events import FilesChanged
-from gpubox.agent.tools import Question
+from gpubox.agent.tools import OwnerQuestion
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import UsageError
 from gpubox.sandbox.steps import ChangedSince
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.steps import StepResult
-    from gpubox.tui.chat.chat_screen import ChatScreen
 
 UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
 WAITS = styled_line(
@@ -38,7 +37,8 @@ TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 class ChatCommands:
     """Acts on the open chat of ``screen``. Each command is named as behind the slash and runs in a worker."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Any) -> None:
+        """``screen``: the ChatScreen, whose module imports this one."""
         self.screen = screen
         self.changes: tuple[Change, ...] = ()
         """What waits for the owner."""
@@ -51,9 +51,10 @@ class ChatCommands:
     @property
     def chat(self) -> Chat:
         """The open one. Raises UsageError if there is none."""
-        if self.screen.chat is None:
+        chat: Chat | None = self.screen.chat
+        if chat is None:
             raise UsageError("There is no turn in this chat yet.")
-        return self.screen.chat
+        return chat
 
     @contextlib.asynccontextmanager
     async def _alone(self, doing: str = "") -> AsyncIterator[Chat]:
@@ -183,7 +184,7 @@ class ChatCommands:
             confirmed, proposed = await chat.test_command()
         if not confirmed and proposed:
             text = f"{proposed}\nShall it run in the sandbox after each turn that changes files?"
-            if (await self.screen.questions.ask(Question("go_on", text), "Test what it changes?")).yes:
+            if (await self.screen.questions.ask(OwnerQuestion("go_on", text), "Test what it changes?")).yes:
                 async with self._alone() as chat:
                     await chat.confirm_test(proposed)
                 await self.test()
@@ -237,7 +238,7 @@ class ChatCommands:
                 f"Use {root} as workspace?\nThe model reads it and works on a copy of what it changes: you see the "
                 "changes before they reach your folder."
             )
-            allowed = (await screen.questions.ask(Question("go_on", text), "Work in this folder?")).yes
+            allowed = (await screen.questions.ask(OwnerQuestion("go_on", text), "Work in this folder?")).yes
             await screen.chats.remember_project(root, allowed)
         if allowed and not screen.settings.workdir and not screen.runner.running:
             await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=root))

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from gpubox.tui.chat.files_named import pasted_image
+from gpubox.agent.files_named import pasted_image
 
 if TYPE_CHECKING:
     from gpubox.tui.chat.suggestions import Suggestions

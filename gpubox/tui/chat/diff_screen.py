@@ -220,9 +220,9 @@ class DiffScreen(PushedScreen):
         choice, allowed = dict(self.rows.marked), set[str]()
         for change in self.changes:
             if change.path in choice and change.runs_by_itself:
-                path, why = sanitize_line(change.path), sanitize_line(change.runs_by_itself)
-                body = f"It is {why}: your own programs may run it without asking you."
-                if await confirm(self.app, f"Take {path}?", body, "take it, too", no="leave it"):
+                path, why = (sanitize_to_width(text, 200) for text in (change.path, change.runs_by_itself))
+                body = f"{path}\nIt is {why}: your own programs may run it without asking you."
+                if await confirm(self.app, "Take what runs by itself?", body, "take it, too", no="leave it"):
                     allowed.add(change.path)
                 else:
                     del choice[change.path]

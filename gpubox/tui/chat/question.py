@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
-from gpubox.agent.tools import Answer, Question
+from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.sanitize import reveal_hidden
 from gpubox.tui import dialogs
 from gpubox.tui.chat.markdown import cut_long_line
@@ -24,6 +24,17 @@ TITLES = {"network": "Network, once", "ask": "The model asks", "go_on": "Go on?"
 MAX_OPTIONS = 9
 WHY_NOT = "why not? The model reads it. ⏎ without a word: a plain no"
 ANSWER = "your answer"
+
+
+class AnswerLine(Input):
+    """One line. Enter passes it on at once: a letter typed right behind it belongs to the prompt."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__(compact=True)
+        self._take = take
+
+    async def action_submit(self) -> None:
+        self._take(self.value.strip())
 
 
 class QuestionPane(Vertical, can_focus=True):
@@ -53,8 +64,8 @@ class QuestionPane(Vertical, can_focus=True):
         super().__init__()
         self.body = ScrollableLines()
         self.body.can_focus = False
-        self.line = Input(compact=True)
-        self.pending: list[tuple[Question, asyncio.Future[Answer], str]] = []
+        self.line = AnswerLine(self.take_line)
+        self.pending: list[tuple[OwnerQuestion, asyncio.Future[Answer], str]] = []
         """Each with its future answer and its title."""
 
     def compose(self) -> ComposeResult:
@@ -62,11 +73,11 @@ class QuestionPane(Vertical, can_focus=True):
         yield self.line
 
     @property
-    def question(self) -> Question | None:
+    def question(self) -> OwnerQuestion | None:
         """The one that is shown."""
         return self.pending[0][0] if self.pending else None
 
-    async def ask(self, question: Question, title: str = "") -> Answer:
+    async def ask(self, question: OwnerQuestion, title: str = "") -> Answer:
         """The owner's answer. A cancelled question goes. ``title``: of a question of gpubox itself."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.pending.append((question, answer, title or TITLES[question.kind]))
@@ -105,10 +116,9 @@ class QuestionPane(Vertical, can_focus=True):
         if (question := self.question) and number <= len(question.options):
             self._answer(Answer(True, question.options[number - 1]))
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        text, refuses = event.value.strip(), self.line.placeholder == WHY_NOT
+    def take_line(self, text: str) -> None:
+        """Answers with what was typed."""
+        refuses = self.line.placeholder == WHY_NOT
         if text or refuses:
             self._answer(Answer(not refuses, text))
 
@@ -166,7 +176,7 @@ class QuestionPane(Vertical, can_focus=True):
             self.call_after_refresh(self.body.make_again)  # a pane that was hidden is not always told its size
 
 
-def question_lines(question: Question, width: int) -> list[StyledLine]:
+def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
     """The text and the options. Nothing in them is hidden: the owner decides by it."""
     rows: list[StyledLine] = []
     for text in question.text.strip("\n").split("\n"):

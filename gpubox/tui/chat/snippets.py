@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubox.tui.chat.markdown import fences
 from gpubox.tui.chat.turn_parts import AnswerPart, ToolCallPart
 from gpubox.tui.dialogs import PromptScreen
 
 if TYPE_CHECKING:
-    from gpubox.tui.chat.chat_screen import ChatScreen
     from gpubox.tui.chat.turn import TurnView
 
 FILE_EXTENSIONS = {
@@ -54,7 +53,8 @@ def code_snippets(turn: TurnView) -> list[CodeSnippet]:
 class Snippets:
     """Copies and saves code of the turn in view."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Any) -> None:
+        """``screen``: the ChatScreen, whose module imports this one."""
         self.screen = screen
         self._copied: tuple[int, int] = (-1, 0)
         """Index of a turn, and which of its snippets was copied last, counted from the end."""

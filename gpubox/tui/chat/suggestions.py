@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
 
+from gpubox.agent.files_named import being_named, with_name
 from gpubox.concurrency import run_in_thread
 from gpubox.tui.actions import Action, slash_actions
-from gpubox.tui.chat.files_named import being_named, best_names, with_name
 from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, shorten, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
@@ -18,6 +20,7 @@ ROWS = 12
 NAMES_SECONDS = 5.0
 """The names of the workspace are read again after so long."""
 TITLE_CELLS = 11
+NAMES_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,20 @@ def commands(typed: str) -> list[Action]:
     begin = [action for action in actions if action.slash.startswith(typed)]
     named = [a for a in actions if a not in begin and len(typed) > 2 and typed in f"{a.title} {a.words}".lower()]
     return begin + named
+
+
+def best_names(query: str, names: Sequence[str]) -> list[str]:
+    """The names that fit ``query``, the best first."""
+    from textual.fuzzy import Matcher
+
+    if not query:
+        return list(names[:NAMES_SHOWN])
+    letters = re.compile(".*?".join(map(re.escape, query)), re.IGNORECASE)  # a match of all names takes seconds
+    fits = [name for name in names if letters.search(name)]
+    lowered = query.lower()
+    near = heapq.nsmallest(400, fits, key=lambda name: (lowered not in name.lower(), len(name)))
+    matcher = Matcher(query)
+    return heapq.nsmallest(NAMES_SHOWN, near, key=lambda name: (-matcher.match(name), len(name), name))
 
 
 class Suggestions(CursorRows[Suggestion], can_focus=False):

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubox.agent import events as e
+from gpubox.agent.files_named import attachment
 from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat import turn_parts
-from gpubox.tui.chat.files_named import attachment
 from gpubox.tui.styled_lines import join_lines, styled_line
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.chat_log import Turn
-    from gpubox.tui.chat.files_named import Prompt
+    from gpubox.agent.files_named import Prompt
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.kinds.quality.quality_options import QualityOptions, max_chunks
-from gpubox.children import engine_environment
+from gpubox.children import engine_environment, guarded
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, parse_help, repeated_flags
 from gpubox.engines.find import Engine, choose_engine, find_beside_engine
@@ -171,10 +171,6 @@ KEPT_FLAGS = frozenset(
         "poll",
     }
 )  # fmt: skip
-# Ends the program when gpubox is gone, also by kill -9: a pipe that gpubox holds is then closed.
-_GUARD = (
-    "/bin/sh", "-c", 'exec 3<&0; { read ended <&3; kill -9 0; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-', "sh",
-)  # fmt: skip
 _BASE_HEADER = struct.Struct("<8sIii")
 _BASE_MAGIC = b"_logits_"
 
@@ -275,7 +271,7 @@ async def run_program(argv: Sequence[str], env: Mapping[str, str], report: Calla
     loop = asyncio.get_running_loop()
     try:
         process = await asyncio.create_subprocess_exec(
-            *_GUARD, *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            *guarded(argv), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE, env=engine_environment(env), start_new_session=True,
         )  # fmt: skip
     except OSError as error:

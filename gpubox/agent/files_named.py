@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import re
 import stat
@@ -11,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubox.agent.file_tools import SKIPPED_FOLDERS
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.layers import OPEN_FILE, View
 from gpubox.units import small_size
 
 MAX_NAMES = 20_000
 """Names of a workspace that the picker knows."""
-LEFT_OUT = {".git", "node_modules", ".venv", "venv", "__pycache__", ".mypy_cache", ".pytest_cache", "target"}
-"""Folders that the picker leaves out; a path that is typed is read all the same."""
 MAX_LINES, MAX_CHARACTERS, MAX_FILES = 200, 8_000, 8
 """Of one file, and of one prompt."""
 MAX_READ_BYTES = 1 << 20
@@ -28,7 +26,6 @@ ATTACHED = "\n\nFiles named: "
 """What stands between a prompt and the text of its files."""
 _NAMED = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
 _BEING_NAMED = re.compile(r'(?:(?<=\s)|^)@("?)([^\s"]*)$')
-SHOWN = 50
 
 
 def attachment(text: str) -> str:
@@ -50,7 +47,10 @@ def with_name(before: str, path: str) -> str:
 
 
 def workspace_names(view: View) -> list[str]:
-    """The paths of files, and of folders with a slash at the end; nearest first, at most MAX_NAMES."""
+    """The paths of files, and of folders with a slash at the end; nearest first, at most MAX_NAMES.
+
+    Folders in which nobody looks are left out; a path in them that is typed is read all the same.
+    """
     names: list[str] = []
     level: list[tuple[str, ...]] = [()]
     while level and len(names) < MAX_NAMES:
@@ -60,7 +60,7 @@ def workspace_names(view: View) -> list[str]:
                 items = (item for item in folder.items() if item.name.isprintable())  # no other name can be typed
                 for item in sorted(items, key=lambda item: item.name):
                     path = "/".join((*folder_names, item.name))
-                    if item.is_folder and item.name not in LEFT_OUT:
+                    if item.is_folder and item.name not in SKIPPED_FOLDERS:
                         below.append((*folder_names, item.name))
                         names.append(f"{path}/")
                     elif item.is_file:
@@ -69,20 +69,6 @@ def workspace_names(view: View) -> list[str]:
                 break
         level = below
     return names[:MAX_NAMES]
-
-
-def best_names(query: str, names: Sequence[str]) -> list[str]:
-    """The names that fit ``query``, the best first."""
-    from textual.fuzzy import Matcher
-
-    if not query:
-        return list(names[:SHOWN])
-    letters = re.compile(".*?".join(map(re.escape, query)), re.IGNORECASE)  # a match of all names takes seconds
-    fits = [name for name in names if letters.search(name)]
-    lowered = query.lower()
-    near = heapq.nsmallest(400, fits, key=lambda name: (lowered not in name.lower(), len(name)))
-    matcher = Matcher(query)
-    return heapq.nsmallest(SHOWN, near, key=lambda name: (-matcher.match(name), len(name), name))
 
 
 @dataclass(frozen=True, slots=True)
