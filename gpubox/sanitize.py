@@ -78,6 +78,12 @@ def reveal_hidden(text: str) -> str:
     return _limit_marks(shown).replace("\t", _TAB)
 
 
+def show_name(path: str) -> str:
+    """A path in which nothing is hidden: blanks that begin or end a name, or follow another, are visible marks."""
+    shown = re.sub(r"(?<![^/ ]) | (?![^/ ])", "␠", reveal_hidden(path).replace("\n", "␊"))
+    return "".join(char if char.isprintable() else "\ufffd" for char in shown)
+
+
 def blank_controls(text: str, cells: Callable[[str], int]) -> str:
     """``text`` with the same width and spaces for removed parts. ``cells`` returns the width of a text in columns."""
     if text.isprintable():

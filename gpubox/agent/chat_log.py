@@ -241,6 +241,8 @@ class ChatLog:
     """What the model reads before the next question."""
     taken: dict[str, str] = field(default_factory=dict)
     """The diffs of what was taken and not committed since, by path."""
+    taken_ever: set[str] = field(default_factory=set)
+    """All paths that were taken."""
     _newest: Turn | None = None
     """The turn that events belong to."""
 
@@ -265,6 +267,7 @@ class ChatLog:
                 self.notes.append(record.text)
             case FilesTaken():
                 self.taken = {**self.taken, **record.diffs} if record.diffs else {}
+                self.taken_ever.update(record.diffs)
             case LoggedEvent():
                 try:
                     self.apply_event(decode_event(bytes(record.event)))

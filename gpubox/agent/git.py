@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpubox.agent.completion import open_requester
@@ -14,6 +14,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tools import Tool
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.owners_git import hooks_folder
 from gpubox.sanitize import sanitize_text
 from gpubox.server.client import LlamaClient
 
@@ -41,6 +42,12 @@ async def propose_message(
     if text := sanitize_text(reply.visible).strip().strip("`").strip():
         return text
     raise GpuboxError("The model proposed no message.", "Write one.")
+
+
+def changed_hooks(root: Path, taken: Iterable[str]) -> list[str]:
+    """Those of the ``taken`` paths that are hooks of git in the folder ``root``: a commit may run them."""
+    hooks = hooks_folder(root)
+    return sorted(path for path in taken if hooks and path.startswith(f"{hooks}/") and (root / path).is_file())
 
 
 def commit_paths(root: Path, paths: Sequence[str], message: str) -> str:

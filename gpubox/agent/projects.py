@@ -6,6 +6,7 @@ And what a project says of itself: AGENTS.md, and the files from which its test 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,11 @@ def find_test_command(workspace: Workspace) -> str:
         folder = next((name for name in (".venv", "venv") if name in names), "")
         program = f"{folder}/bin/python" if folder else "python3"
         wanted = "pytest" in python or names & {"pytest.ini", "conftest.py"} or _uses_pytest(workspace, tests)
-        if wanted:
+        hidden = [name for name in tests if not name.endswith(".py") and "__init__.py" not in _names(workspace, name)]
+        if wanted or (hidden and _has_pytest(workspace, folder)):
             return f"{program} -m pytest -q -p no:cacheprovider"
-        if tests:
-            return f"{program} -m unittest"
+        if tests:  # of its own, unittest looks into no folder that is not a package
+            return f"{program} -m unittest{f' discover -s {hidden[0]}' if hidden == tests else ''}"
     scripts = _object(_object(_parsed(_text(workspace, "package.json"))).get("scripts"))
     if isinstance(script := scripts.get("test"), str) and _NPM_DEFAULT not in script:
         return "npm test --silent"
@@ -128,6 +130,13 @@ def find_test_command(workspace: Workspace) -> str:
 def _has_python_tests(workspace: Workspace, folder: str) -> bool:
     """Other languages have such folders, too."""
     return folder in ("test", "tests") and any(map(_TEST_FILE.fullmatch, _names(workspace, folder)))
+
+
+def _has_pytest(workspace: Workspace, venv: str) -> bool:
+    """Whether the Python that runs the tests can run pytest."""
+    if venv:
+        return "pytest" in _names(workspace, f"{venv}/bin")
+    return shutil.which("pytest", path="/usr/local/bin:/usr/bin") is not None
 
 
 def _uses_pytest(workspace: Workspace, tests: list[str]) -> bool:

@@ -11,6 +11,7 @@ from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, UsageError
+from gpubox.sanitize import show_name
 from gpubox.views.changes import change_mark, changed_sentence, doubt, step_sentence, taken_sentence, what_changed
 from gpubox.views.fields import json_fields, json_value
 from gpubox.views.rows import Table
@@ -69,13 +70,16 @@ def diff(context: Context, name: str, paths: tuple[str, ...], stat: bool, as_jso
     if as_json:
         output.emit_json({"chat": name, "changes": [json_fields(change) for change in changes]})
     elif stat:
-        rows = [(change_mark(change).glyph, change.path, what_changed(change), doubt(change)) for change in changes]
+        rows = [
+            (change_mark(change).glyph, show_name(change.path), what_changed(change), doubt(change))
+            for change in changes
+        ]
         output.emit_table(Table(rows, empty="No changes wait for you."))
     else:
         for change in changes:
             output.emit_verbatim(unified(change).removesuffix("\n"))
             if doubt(change):
-                output.emit(f"! {change.path}: {doubt(change)}")
+                output.emit(f"! {show_name(change.path)}: {doubt(change)}")
     return ExitCode.OK if changes else ExitCode.FAILED
 
 

@@ -22,6 +22,7 @@ take_plan.py        what a take puts into the workspace
 taking.py           exchanges files of the workspace, so that a kill loses nothing
 states.py           what a path is, to know it again
 runs_by_itself.py   names that the owner's tools run by themselves
+owners_git.py       what his git ignores, and where its hooks are
 private_copy.py     the copy where no overlay can be mounted
 folders.py          which folder may be a workspace, and whose a layer is
 disk_monitor.py     how much a program has written

@@ -30,6 +30,7 @@ from gpubox.sandbox.states import (
     taken_mode,
     walk,
 )
+from gpubox.sanitize import show_name
 
 _MAX_FILE_BYTES, _MAX_DIFF_BYTES = 4 << 20, 64 << 20
 """Of the contents of one file before and after, and of all: beyond it only sizes are shown."""
@@ -107,8 +108,8 @@ def describe(change: Change) -> str:
 
 
 def printable(path: str) -> str:
-    """The path for people: what is not printable or no UTF-8 is replaced."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in path)
+    """The path for people: nothing in it is hidden."""
+    return show_name(path)
 
 
 def is_replacement(change: Change) -> bool:

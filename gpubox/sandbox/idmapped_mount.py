@@ -29,33 +29,43 @@ _NOSUID, _NODEV, _IDMAP = 0x2, 0x4, 0x100000
 _NEW_USERS = "import ctypes,sys;print(ctypes.CDLL(None).unshare(0x10000000),flush=True);sys.stdin.read()"
 
 
-def start_on_mount(folder: Path, uid: int, start: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+class NoIdmappedMountError(GpuboxError):
+    """The kernel makes none of this folder: overlayfs, NFS and others have none."""
+
+
+def start_on_mount(
+    folder: Path, uid: int, start: Callable[[], T], *, needed: bool = True
+) -> tuple[T, Callable[[], None]]:
     """Calls ``start`` in a thread that sees ``folder`` mounted over itself with another owner.
 
-    Returns what ``start`` returns, and a function that ends the thread: call it once the processes that ``start`` made
-    are dead. The kernel kills them when their thread is gone (PR_SET_PDEATHSIG). Raises what ``start`` raises, and
-    GpuboxError if the folder cannot be mounted so.
+    ``needed``: else the thread only has mounts of its own where ``folder`` cannot be mounted so. Returns what ``start``
+    returns, and a function that ends the thread: call it once the processes that ``start`` made are dead. The kernel
+    kills them when their thread is gone (PR_SET_PDEATHSIG). Raises what ``start`` raises, and NoIdmappedMountError.
     """
     thread = ThreadPoolExecutor(1, "gpubox-sandbox")
     with contextlib.ExitStack() as stack:
         stack.callback(thread.shutdown)
         try:
-            thread.submit(_mount, folder, uid).result()
-            return thread.submit(start).result(), stack.pop_all().close
+            thread.submit(_mount, folder, uid, needed=needed).result()
         except OSError as error:
-            raise GpuboxError(
+            raise NoIdmappedMountError(
                 f"A confined program cannot get access to the workspace {folder}: {error.strerror}.",
                 "Run gpubox as an ordinary user, or choose a folder on ext4, xfs or btrfs.",
             ) from None
+        return thread.submit(start).result(), stack.pop_all().close
 
 
-def _mount(folder: Path, uid: int) -> None:
+def _mount(folder: Path, uid: int, *, needed: bool) -> None:
     """Mounts ``folder`` over itself, for the calling thread alone, as a folder of ``uid``."""
-    owner = folder.stat()
-    user_namespace = _user_map(owner.st_uid, owner.st_gid, uid)
-    path = os.fsencode(folder)
     _checked("unshare", _CLONE_NEWNS)
     _checked("mount", None, b"/", None, _MS_PRIVATE, None)
+    with contextlib.suppress(*([] if needed else [OSError])):
+        _idmap(folder, uid)
+
+
+def _idmap(folder: Path, uid: int) -> None:
+    owner, path = folder.stat(), os.fsencode(folder)
+    user_namespace = _user_map(owner.st_uid, owner.st_gid, uid)
     tree = _checked("syscall", _OPEN_TREE, _AT_FDCWD, path, _TREE_CLONE)
     try:
         attributes = struct.pack("=QQQQ", _IDMAP | _NOSUID | _NODEV, 0, 0, user_namespace)

@@ -135,7 +135,7 @@ def start(confinement: Confinement, python: Interpreter, program: ConfinedProgra
     try:
         if not uid or policy.workspace is None:
             return begin()
-        process, end_mount = start_on_mount(policy.workspace, uid, begin)
+        process, end_mount = start_on_mount(policy.workspace, uid, begin, needed=not program.place.copy)
     except BaseException:
         if group:
             group.remove()

@@ -44,6 +44,8 @@ class StepBook(msgspec.Struct):
     turning_back: bool = False
     turn_is_open: bool = False
     last_number: int = 0
+    identity: tuple[int, int] = (0, 0)
+    """Device and inode of the workspace, by which another folder at its path is known."""
 
     def forget_old(self, turns: int, kept_bytes: int) -> None:
         """Forgets all but the last ``turns`` turns, and those beyond ``kept_bytes``, if their changes are decided."""

@@ -21,6 +21,7 @@ from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, printable, unit_of
 from gpubox.sandbox.layers import TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.owners_git import as_git_sees
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
@@ -89,9 +90,8 @@ class Steps:
             raise GpuboxError(f"Another gpubox has {folder.stem} open.", "Close it there.")
         self._lock = lock
         try:
-            with errors(f"The workspace {workspace}"), self._live.folder():
-                pass
             self._book = self._read_book()
+            self._know_workspace()
             self._remove_strays()
             self._travel()
             if self._book.turn_is_open:
@@ -133,6 +133,7 @@ class Steps:
     def begin_turn(self, turn_id: str) -> None:
         """Lays a new, empty layer on top, and forgets what was undone. Raises GpuboxError."""
         self._require_rest()
+        self._require_workspace()
         if len(self.layers()) >= MAX_OPEN_LAYERS:
             raise GpuboxError(
                 f"{MAX_OPEN_LAYERS} turns wait for your decision.", "Take or drop their changes, then ask again."
@@ -211,7 +212,8 @@ class Steps:
         """What all open layers change in the workspace as it is now, sorted by path. Raises GpuboxError."""
         layers = self.layers()
         with errors(f"The workspace {self.workspace}"):
-            return Comparison(layers, self.workspace, self._bases()).run() if layers else []
+            changes = Comparison(layers, self.workspace, self._bases()).run() if layers else []
+        return as_git_sees(self.workspace, changes)
 
     def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
         """Puts changes into the workspace. ``None``: all but conflicts and what runs by itself.
@@ -220,6 +222,7 @@ class Steps:
         changed.
         """
         self._require_rest()
+        self._require_workspace()
         changes = {change.path: change for change in self.changes()}
         chosen = chosen_paths(changes, choice)
         held = {
@@ -298,6 +301,7 @@ class Steps:
 
     def _go(self, target: int, keep: Collection[str]) -> StepResult:
         self._require_rest()
+        self._require_workspace()
         forward = target > self._book.in_effect
         low, high = sorted((target, self._book.in_effect))
         steps = self._book.steps[low:high][:: 1 if forward else -1]
@@ -328,6 +332,8 @@ class Steps:
         """Takes one step after the other until ``target`` is in effect. Returns the paths that stayed as they were."""
         refused: set[str] = set()
         book = self._book
+        if book.in_effect != book.target:
+            self._require_workspace()
         while book.in_effect != book.target:
             forward = book.target > book.in_effect
             step = book.steps[book.in_effect if forward else book.in_effect - 1]
@@ -449,6 +455,25 @@ class Steps:
             raise GpuboxError(
                 f"The disk of {self.folder} has {units.file_size(free)} left: {units.file_size(size)} are needed."
             )
+
+    def _know_workspace(self) -> None:
+        """What waits for a decision belongs to the folder that it was made over, whatever has its path now."""
+        device, inode = self._workspace_identity()
+        book = self._book
+        if not (book.in_effect != book.target or self.layers()) or book.identity[1] == inode:
+            book.identity = device, inode  # the same folder has another device after a restart of the box
+
+    def _require_workspace(self) -> None:
+        if self._workspace_identity() != self._book.identity:
+            raise GpuboxError(
+                "The workspace was replaced by another folder.",
+                "Put the old one back at its path, or drop the changes and open the chat again.",
+            )
+
+    def _workspace_identity(self) -> tuple[int, int]:
+        with errors(f"The workspace {self.workspace}"), self._live.folder() as folder:
+            status = os.fstat(folder.descriptors[0])
+        return status.st_dev, status.st_ino
 
     def _read_book(self) -> StepBook:
         book = read_record(self.folder / "steps.json", StepBook) or StepBook(str(self.workspace))

@@ -18,6 +18,7 @@ from gpubox.sandbox import bubblewrap
 from gpubox.sandbox.bubblewrap import Place
 from gpubox.sandbox.confined_run import finish, run_confined
 from gpubox.sandbox.folders import check_workspace, give
+from gpubox.sandbox.idmapped_mount import NoIdmappedMountError
 from gpubox.sandbox.layers import View
 from gpubox.sandbox.policy import Confinement, Outcome, Policy
 from gpubox.sandbox.private_copy import PrivateCopy
@@ -28,6 +29,7 @@ MAX_SPECIAL_FILES = 100
 _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
 """The kernel takes a moment to end the last run's mount."""
+_NO_IDMAP = "the workspace's file system cannot show it to another user"
 _EOVERFLOW = os.strerror(errno.EOVERFLOW)
 _obstacles: dict[Path, str] = {}
 """Folder -> why no overlay can be mounted there. Each is tried once."""
@@ -48,9 +50,13 @@ async def run_over_workspace(confinement: Confinement, program: ConfinedProgram,
         chat = policy.layers[0].parent.parent
         program = replace(program, place=Place(cache=chat / "cache"))
         if not (why := _obstacles.get(chat) or _obstacle(confinement, policy)):
-            outcome = await _on_overlay(confinement, program, policy)
-            if not (why := _refusal(outcome)):
-                return _with_owners_explained(outcome, chat)
+            try:
+                outcome = await _on_overlay(confinement, program, policy)
+            except NoIdmappedMountError:
+                why = _NO_IDMAP
+            else:
+                if not (why := _refusal(outcome)):
+                    return _with_owners_explained(outcome, chat)
             _obstacles[chat] = why
         return await _in_copy(confinement, program, policy, chat / "copy", why)
 
@@ -116,21 +122,30 @@ def _with_owners_explained(outcome: Outcome, chat: Path) -> Outcome:
 
 async def _read_only(confinement: Confinement, program: ConfinedProgram, policy: Policy) -> Outcome:
     assert policy.workspace is not None
-    if confinement.isolation == "none":  # nothing else keeps it from writing the workspace
-        with tempfile.TemporaryDirectory(prefix="gpubox-copy-") as folder:
-            return await _in_copy(confinement, program, policy, Path(folder, "copy"), "")
-    if confinement.isolation == "bubblewrap" and policy.workspace not in _obstacles:
+    try:
+        if confinement.isolation != "none":  # there, nothing else keeps it from writing the workspace
+            return await _read_only_in_place(confinement, program, policy, policy.workspace)
+    except NoIdmappedMountError:
+        pass
+    with tempfile.TemporaryDirectory(prefix="gpubox-copy-") as folder:
+        return await _in_copy(confinement, program, policy, Path(folder, "copy"), "")
+
+
+async def _read_only_in_place(
+    confinement: Confinement, program: ConfinedProgram, policy: Policy, workspace: Path
+) -> Outcome:
+    if confinement.isolation == "bubblewrap" and workspace not in _obstacles:
         outcome = await run_confined(confinement, program, policy)
         if not (why := _refusal(outcome)):
             return outcome
-        _obstacles[policy.workspace] = why
-    special = await asyncio.to_thread(_special_files, policy.workspace)
+        _obstacles[workspace] = why
+    special = await asyncio.to_thread(_special_files, workspace)
     if len(special) > MAX_SPECIAL_FILES:
         raise GpuboxError(
-            f"The workspace {policy.workspace} holds more than {MAX_SPECIAL_FILES} sockets, FIFOs or devices.",
+            f"The workspace {workspace} holds more than {MAX_SPECIAL_FILES} sockets, FIFOs or devices.",
             "gpubox hides each of them from programs: choose another folder.",
         )
-    doors = [name for name in special if not (policy.workspace / name).is_socket()]
+    doors = [name for name in special if not (workspace / name).is_socket()]
     if doors and confinement.isolation == "landlock":
         raise GpuboxError(
             f"The workspace holds {doors[0]}, which lets a program get around Landlock.",

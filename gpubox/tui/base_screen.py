@@ -37,7 +37,7 @@ _POSITIONS = {
 class KeyBar(Widget):
     """One row. On a narrow terminal actions of low priority are dropped; the help screen lists them all.
 
-    For some seconds messages stand there instead, on as many rows as they need: they cover nothing.
+    For some seconds messages stand above it, on as many rows as they need: they cover nothing.
     """
 
     DEFAULT_CSS = """
@@ -74,7 +74,11 @@ class KeyBar(Widget):
     def render(self) -> RenderResult:
         if self.notices:
             marks = (("· ", "$accent"), ("! ", "$warning"))
-            return Content("\n").join([Content.assemble(marks[bad], text) for text, bad in self.notices])
+            texts = [Content.assemble(marks[bad], text) for text, bad in self.notices]
+            return Content("\n").join([*texts, self._actions()])
+        return self._actions()
+
+    def _actions(self) -> Content:
         all_actions = key_bar_actions(self.scope)
         actions = [a for a in all_actions if self.offers(a) and not (self.typing and types_text(a))]
         actions.sort(key=lambda action: "escape" in action.keys, reverse=True)  # the way back is never dropped

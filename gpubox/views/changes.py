@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.sanitize import show_name
 from gpubox.views.marks import CHANGES, Mark
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def what_changed(change: Change | ChangedFile) -> str:
     if text := line_counts(change.added, change.removed):
         return text
     if target := getattr(change, "new_target", None):
-        return f"→ {target}"
+        return f"→ {show_name(target)}"
     if change.kind == "mode" and None not in modes:
         return " → ".join(f"{(mode or 0) & 0o7777:o}" for mode in modes)
     if change.kind in ("new", "changed", "removed") and (old or new):
@@ -67,10 +68,14 @@ def _short(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
+def _named(path: str) -> str:
+    return _short(show_name(path))
+
+
 def taken_sentence(result: TakeResult) -> str:
     """``Taken: 3 files. README.md is left: you changed it meanwhile.``"""
     parts = [f"Taken: {count(len(result.taken), 'file')}." if result.taken else "Nothing was taken."]
-    parts += [f"{_short(each.path)} is left: {_short(doubt(each)) or 'not chosen'}." for each in result.left[:NAMES]]
+    parts += [f"{_named(each.path)} is left: {_short(doubt(each)) or 'not chosen'}." for each in result.left[:NAMES]]
     if len(result.left) > NAMES:
         parts.append(f"{count(len(result.left) - NAMES, 'more file')} are left, too.")
     return " ".join([*parts, *result.notes])
@@ -81,5 +86,5 @@ def step_sentence(result: StepResult, verb: str, prompts: Sequence[str]) -> str:
     named = ", ".join(f"“{_short(' '.join(prompt.split()))}”" for prompt in prompts[:NAMES])
     how = "put back" if verb == "Undone" else "written again"
     files = f", {count(len(result.files), 'file')} of yours {how}" if result.files else ""
-    kept = f" {', '.join(map(_short, result.kept[:NAMES]))} stayed: you changed it since." if result.kept else ""
+    kept = f" {', '.join(map(_named, result.kept[:NAMES]))} stayed: you changed it since." if result.kept else ""
     return f"{verb}: {named or 'nothing'}{files}.{kept}"

@@ -12,6 +12,7 @@ from gpubox.tui.styled_lines import (
     cell_width,
     fit_by_priority,
     gauge,
+    join_lines,
     pad_line,
     sanitize_to_width,
     styled_line,
@@ -57,7 +58,9 @@ PHASE_LABELS = {
 }
 """Phase of a turn -> glyph, colour, label."""
 SAMPLING_SHOWN = 3
-WORKDIR_CELLS = 32
+WORKDIR_CELLS, WORKDIR_CELLS_MIN = 32, 12
+APPLY_PRIORITY = 50
+"""What is less important goes before the path of the workspace is shortened."""
 
 Prioritized = tuple[int, StyledLine]
 """A part of a line and its priority: the lowest are left out first."""
@@ -72,14 +75,13 @@ def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, pr
         label = ISOLATION_LABELS[sandbox.isolation or ""] if sandbox else ("· checking the sandbox", "$quiet")
         parts.append((90, styled_line(label)))
         if settings.workdir:
-            path = sanitize_to_width(settings.workdir, 400)
-            if len(path) > WORKDIR_CELLS:
-                path = "…" + path[1 - WORKDIR_CELLS :]
-            parts.append((60, styled_line((path, "$primary"))))
+            parts.append((60, _workdir(settings.workdir, WORKDIR_CELLS)))
         else:
             parts.append((30, styled_line(("no folder of yours", "$quiet"))))
         if settings.workdir or settings.apply == "plan":
-            parts.append((85 if settings.apply == "plan" else 50, styled_line(APPLY_LABELS[settings.apply])))
+            parts.append(
+                (85 if settings.apply == "plan" else APPLY_PRIORITY, styled_line(APPLY_LABELS[settings.apply]))
+            )
         if settings.rounds:
             parts.append((20, styled_line((f"{settings.rounds} rounds", "$quiet"))))
     if settings.thinking is not None:
@@ -90,7 +92,15 @@ def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, pr
         parts.append((15, styled_line(("own system prompt", "$quiet"))))
     if problem:
         parts.append((95, styled_line((problem, "$error"))))
+    needed = join_lines([part for priority, part in parts if priority >= APPLY_PRIORITY], "  ")
+    room = max(WORKDIR_CELLS_MIN, WORKDIR_CELLS - max(0, cell_width(needed) - width))
+    parts = [(60, _workdir(settings.workdir, room)) if priority == 60 else (priority, part) for priority, part in parts]
     return fit_by_priority(parts, width)
+
+
+def _workdir(path: str, cells: int) -> StyledLine:
+    path = sanitize_to_width(path, 400)
+    return styled_line((path if len(path) <= cells else f"…{path[1 - cells :]}", "$primary"))
 
 
 def running_turn_line(

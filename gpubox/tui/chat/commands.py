@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -190,11 +191,13 @@ class ChatCommands:
                 await self.test()
 
     async def commit(self) -> None:
+        from gpubox.agent.git import changed_hooks
         from gpubox.tui.chat.commit import CommitScreen
 
         async with self._alone("The model writes a message") as chat:
             message = await chat.commit_message()
-        if text := await self.screen.app.push_screen_wait(CommitScreen(message)):
+            hooks = await run_in_thread(changed_hooks, Path(chat.settings.workdir), chat.log.taken_ever)
+        if text := await self.screen.app.push_screen_wait(CommitScreen(message, hooks)):
             async with self._alone("Git commits") as chat:
                 said = (await chat.commit(text)).strip().split("\n")
             self.note(styled_line(("✓ Committed. ", "$success"), (sanitize_line(said[0]), "$secondary")))

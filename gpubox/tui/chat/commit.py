@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
+from gpubox.sanitize import show_name
 from gpubox.tui.dialogs import Dialog
+from gpubox.tui.styled_lines import sanitize_to_width
 
 
 class CommitScreen(Dialog[str | None]):
@@ -17,14 +21,17 @@ class CommitScreen(Dialog[str | None]):
     CommitScreen > Vertical { width: 84; max-width: 100%; height: auto; padding: 1 2; }
     CommitScreen TextArea { height: 10; border: none; background: $line; padding: 0 1; }
     CommitScreen Static { height: auto; margin-top: 1; color: $quiet; }
+    CommitScreen Static.-hooks { color: $warning; }
     """
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "commit", "Commit", priority=True),
         Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", priority=True),
     ]
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, hooks: Sequence[str] = ()) -> None:
+        """``hooks``: what the chat changed and git runs."""
         super().__init__()
+        self.hooks = hooks
         self.message = TextArea(message, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
         self.message.cursor_blink = False
 
@@ -32,6 +39,9 @@ class CommitScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = "Commit", "⏎ commits, ^j new line, esc cancels"
             yield self.message
+            if self.hooks:
+                names = ", ".join(sanitize_to_width(show_name(path), 60) for path in self.hooks[:5])
+                yield Static(f"! Git runs hooks that this chat changed: {names}", markup=False, classes="-hooks")
             yield Static("Commits what was taken, with your git and your name. Nothing is pushed.", markup=False)
 
     def on_mount(self) -> None:

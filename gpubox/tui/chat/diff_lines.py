@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpubox.sandbox.changes import describe
-from gpubox.sanitize import sanitize_line
-from gpubox.tui.chat.markdown import cut_long_line, highlight_code
+from gpubox.sanitize import sanitize_line, show_name
+from gpubox.tui.chat.markdown import LINE_CHARS, cut_long_line, highlight_code
 from gpubox.tui.styled_lines import (
     StyledLine,
     cell_width,
@@ -31,6 +31,8 @@ _TINTS = {"+": ("$success", "on $diff-added"), "-": ("$error", "on $diff-removed
 """First character of a line -> style of its number and sign, and what lies under it."""
 COUNT_CELLS = 12
 """Kept for the counts behind a path."""
+UNREAD_BYTES = 4 << 20
+"""A larger file without hunks may well be a text."""
 DIFF_LINES = 2000
 """Lines of a diff that are laid out; the rest is counted."""
 
@@ -68,13 +70,18 @@ def diff_rows(lines: Sequence[str], path: str, width: int, *, dim: bool = False)
     return rows
 
 
+def is_shown_whole(change: Change) -> bool:
+    """Whether ``change_rows`` has all lines of a text."""
+    if not change.hunks:
+        return max(change.old_bytes or 0, change.new_bytes or 0) <= UNREAD_BYTES
+    return all(len(hunk.lines) < DIFF_LINES and max(map(len, hunk.lines)) <= LINE_CHARS for hunk in change.hunks)
+
+
 def file_line(change: Change | ChangedFile, width: int, before: StyledLine = (), *, cells: int = 0) -> StyledLine:
     """One file: ``M src/parse.py   +12 −3``, and what is in doubt about it. ``cells``: of the longest path."""
-    counts, why = _coloured(what_changed(change)), doubt(change)
-    room = max(
-        12, min(max(cells, len(change.path)), width - cell_width(before) - max(COUNT_CELLS, cell_width(counts)) - 4)
-    )
-    path = sanitize_to_width(change.path, room).ljust(min(cells, room))
+    name, counts, why = show_name(change.path), _coloured(what_changed(change)), doubt(change)
+    room = max(12, min(max(cells, len(name)), width - cell_width(before) - max(COUNT_CELLS, cell_width(counts)) - 4))
+    path = sanitize_to_width(name, room).ljust(min(cells, room))
     line: StyledLine = (*before, marked(change_mark(change)), (f" {path}", ""), ("  ", ""), *counts)
     left = width - cell_width(line) - 2
     return (*line, (f"  {sanitize_to_width(why, left)}", "$warning")) if why and left >= 12 else line

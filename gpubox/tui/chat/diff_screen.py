@@ -12,10 +12,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
-from gpubox.sanitize import sanitize_line
+from gpubox.sanitize import show_name
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
-from gpubox.tui.chat.diff_lines import change_rows, file_line
+from gpubox.tui.chat.diff_lines import change_rows, file_line, is_shown_whole
 from gpubox.tui.dialogs import confirm
 from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
@@ -127,7 +127,7 @@ class DiffScreen(PushedScreen):
         self.line, self.rows, self.pane = SingleLine("diff-line"), DiffRows(), TitledPane()
         self.why = Input(compact=True, placeholder=WHY_NOT)
         self.rows.border_title = "Changes"
-        self.rows.path_cells = max((len(change.path) for change in self.changes), default=0)
+        self.rows.path_cells = max((len(show_name(change.path)) for change in self.changes), default=0)
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -152,7 +152,7 @@ class DiffScreen(PushedScreen):
         self.rows.styles.height = len(self.rows.values) if self.size.width < 100 else None
 
     def _in_no_doubt(self) -> Marked:
-        return {change.path: None for change in self.changes if not doubt(change)}
+        return {change.path: None for change in self.changes if not doubt(change) and is_shown_whole(change)}
 
     def mark(self, marked: Marked) -> None:
         """Marks these, and no other."""
@@ -164,14 +164,15 @@ class DiffScreen(PushedScreen):
         """Draws the marks, and the diff of the file under the cursor."""
         marked = self.rows.marked
         parts = [(changed_sentence(self.changes), "bold"), (f"   {count(len(marked), 'file')} marked", "$secondary")]
-        if left := sum(1 for change in self.changes if doubt(change) and change.path not in marked):
+        certain = self._in_no_doubt()
+        if left := sum(1 for change in self.changes if change.path not in certain and change.path not in marked):
             parts.append((f"   ! {left} to look at", "$warning"))
         self.line.show([styled_line(*parts)])
         self.rows.redraw()
         if row := self.rows.value:
             chosen = marked.get(row.change.path, frozenset())
             change, key = row.change, row.key
-            self.pane.put(sanitize_line(change.path), lambda width: change_rows(change, width, chosen))
+            self.pane.put(show_name(change.path), lambda width: change_rows(change, width, chosen))
             if row.hunk and (y := self._row_of(key[1])) is not None:
                 self.pane.scroll_to(y=y, animate=False, immediate=True)
 
@@ -220,7 +221,8 @@ class DiffScreen(PushedScreen):
         choice, allowed = dict(self.rows.marked), set[str]()
         for change in self.changes:
             if change.path in choice and change.runs_by_itself:
-                path, why = (sanitize_to_width(text, 200) for text in (change.path, change.runs_by_itself))
+                names = show_name(change.path), change.runs_by_itself
+                path, why = (sanitize_to_width(text, 200) for text in names)
                 body = f"{path}\nIt is {why}: your own programs may run it without asking you."
                 if await confirm(self.app, "Take what runs by itself?", body, "take it, too", no="leave it"):
                     allowed.add(change.path)

@@ -1,0 +1,73 @@
+"""What the owner's git says of his workspace: which paths it ignores, and where its hooks are.
+
+Only settings and ignore files of the workspace itself are read, never a layer's, and git runs nothing for it. Blocking.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpubox.sandbox.changes import Change
+
+_SECONDS = 20
+_RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
+"""The owner's settings may name a program that git asks for what has changed."""
+HOOK = "a git hook"
+_ANY_NAME = "gpubox-asks-whether-all-is-ignored"
+
+
+def as_git_sees(workspace: Path, changes: Sequence[Change]) -> list[Change]:
+    """``changes`` without new files that git ignores: tools make them again. Hooks are named as running by themselves.
+
+    What the workspace has is always shown.
+    """
+    new = [f"{each.path}/" if each.kind == "folder" else each.path for each in changes if each.old_mode is None]
+    left_out, hooks = _ignored(workspace, new), hooks_folder(workspace) if changes else ""
+    return [
+        replace(each, runs_by_itself=HOOK) if not each.runs_by_itself and _is_hook(hooks, each.path) else each
+        for each in changes
+        if each.old_mode is not None or not {each.path, f"{each.path}/"} & left_out
+    ]
+
+
+def _ignored(workspace: Path, paths: Collection[str]) -> set[str]:
+    """Those of ``paths`` that git ignores; a folder ends with a slash. Empty: none, or nobody can say."""
+    asked = {f"./{path}_" if path.endswith("/") else f"./{path}": path for path in (*paths, _ANY_NAME)}
+    said = _ask(workspace, ["check-ignore", "-z", "--stdin"], list(asked)) if paths else b""
+    names = {asked[path] for path in os.fsdecode(said).split("\0") if path in asked}
+    return set() if _ANY_NAME in names else names  # a repository around the workspace, which is not about it
+
+
+def hooks_folder(workspace: Path) -> str:
+    """The folder of the hooks that git runs, by core.hooksPath too; empty: it is not in the workspace."""
+    said = _ask(workspace, ["rev-parse", "--path-format=absolute", "--git-path", "hooks"])
+    try:
+        return Path(os.fsdecode(said.removesuffix(b"\n"))).relative_to(workspace.resolve()).as_posix() if said else ""
+    except (OSError, RuntimeError, ValueError):
+        return ""
+
+
+def _is_hook(hooks: str, path: str) -> bool:
+    """Whether ``path`` is in that folder, or leads to it."""
+    return bool(hooks) and (f"{path}/".startswith(f"{hooks}/") or hooks.startswith(f"{path}/"))
+
+
+def _ask(workspace: Path, arguments: Sequence[str], paths: Sequence[str] = ()) -> bytes:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(
+            ["git", *_RUN_NOTHING, *arguments],
+            cwd=workspace,
+            env=environment,
+            input=b"\0".join(map(os.fsencode, paths)),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return b""
+    return done.stdout
