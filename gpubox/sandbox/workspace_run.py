@@ -144,7 +144,7 @@ def _special_files(workspace: Path) -> list[str]:
     """Sockets, FIFOs and devices, through which a program writes even where it may only read."""
     special: list[str] = []
     for names, item in View([workspace]).walk():
-        if not (item.is_file or item.is_folder or item.is_link):
+        if not item.is_ordinary:
             special.append("/".join(names))
             if len(special) > MAX_SPECIAL_FILES:
                 break
