@@ -40,6 +40,8 @@ class Put(msgspec.Struct):
     after: State | None
     parent: bool = False
     """An owner's folder in which something is exchanged: only its time is put back."""
+    slot: int = 0
+    """Names its file in the folder of a side."""
 
     @property
     def names(self) -> Names:
@@ -73,7 +75,7 @@ class FileExchange:
         """
         others: list[Put] = []
         side = self.before if forward else self.after
-        for number, put in enumerate(self.puts):
+        for put in self.puts:
             have, want = (put.before, put.after) if forward else (put.after, put.before)
             with self._parent(put.names) as (folder, name):
                 if not put.is_at(folder, name, have):
@@ -86,7 +88,7 @@ class FileExchange:
                 elif state and have and want and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns):
                     want = msgspec.structs.replace(want, mtime_ns=0)  # the owner was in it: its time is his
                 if state and not put.parent:
-                    self._save(folder, name, state, side / str(number))
+                    self._save(folder, name, state, side / str(put.slot))
                 put.before, put.after = (state, want) if forward else (want, state)
         together(sync_file, side.iterdir())
         sync_folder(side)
@@ -115,40 +117,39 @@ class FileExchange:
         Raises OSError, after some are done.
         """
         side = self.after if forward else self.before
-        numbered = [(number, put, *((put.before, put.after) if forward else (put.after, put.before)))
-                    for number, put in enumerate(self.puts)]  # fmt: skip
+        puts = [(put, *((put.before, put.after) if forward else (put.after, put.before))) for put in self.puts]
         refused: list[Put] = []
-        open_puts: list[tuple[int, Put, State | None, State | None]] = []
-        for number, put, have, want in numbered:
+        open_puts: list[tuple[Put, State | None, State | None]] = []
+        for put, have, want in puts:
             with self._parent(put.names) as (folder, name):
                 if folder >= 0:
                     with contextlib.suppress(OSError):
-                        os.unlink(self._temporary(number), dir_fd=folder)
+                        os.unlink(self._temporary(put), dir_fd=folder)
                 if put.is_at(folder, name, want):
                     continue
                 between = folder < 0 or state_of(folder, name, digest=False) is None
                 if put.is_at(folder, name, have) or (between and have and want):  # killed between removing and making
-                    open_puts.append((number, put, have, want))
+                    open_puts.append((put, have, want))
                 else:
                     refused.append(put)
-        copies: list[tuple[int, Put]] = []
-        by_depth = sorted(open_puts, key=lambda item: len(item[1].names))
-        for _, put, have, want in reversed(by_depth):
+        copies: list[Put] = []
+        by_depth = sorted(open_puts, key=lambda item: len(item[0].names))
+        for put, have, want in reversed(by_depth):
             if have and (want is None or (have.kind == "folder") != (want.kind == "folder")):
                 self._remove(put, have)
-        for number, put, have, want in by_depth:
+        for put, have, want in by_depth:
             if want:
                 with self._parent(put.names) as (folder, name):
                     if folder < 0:
                         refused.append(put)
                     elif want.kind != "folder":
                         try:
-                            os.rename(side / str(number), name, dst_dir_fd=folder)
+                            os.rename(side / str(put.slot), name, dst_dir_fd=folder)
                         except OSError as error:
                             if error.errno != errno.EXDEV:
                                 raise
-                            copies.append((number, put))
-                            self._copy(folder, self._temporary(number), side / str(number), want)
+                            copies.append(put)
+                            self._copy(folder, self._temporary(put), side / str(put.slot), want)
                     elif have is None or have.kind != "folder":
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, 0o700, dir_fd=folder)
@@ -156,11 +157,11 @@ class FileExchange:
                                 owner = os.fstat(folder)
                                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
         together(self._sync_copy, copies)
-        for number, put in copies:
+        for put in copies:
             with self._parent(put.names) as (folder, name):
-                os.rename(self._temporary(number), name, src_dir_fd=folder, dst_dir_fd=folder)
-                (side / str(number)).unlink()
-        self._finish_folders([item for item in numbered if item[1] not in refused], side, forward=forward)
+                os.rename(self._temporary(put), name, src_dir_fd=folder, dst_dir_fd=folder)
+                (side / str(put.slot)).unlink()
+        self._finish_folders([item for item in puts if item[0] not in refused], side, forward=forward)
         return refused
 
     def _remove(self, put: Put, have: State) -> None:
@@ -172,8 +173,8 @@ class FileExchange:
                 if error.errno not in (errno.ENOTEMPTY, *_NO_WAY):
                     raise
 
-    def _temporary(self, number: int) -> str:
-        return f".gpubox-{self._step}-{number}.tmp"
+    def _temporary(self, put: Put) -> str:
+        return f".gpubox-{self._step}-{put.slot}.tmp"
 
     @staticmethod
     def _copy(folder: int, temporary: str, slot: Path, want: State) -> None:
@@ -185,14 +186,12 @@ class FileExchange:
             with slot_file(slot) as file:
                 write_file(beside, file, slot, want.mode, want.mtime_ns)
 
-    def _sync_copy(self, item: tuple[int, Put]) -> None:
-        with self._parent(item[1].names) as (folder, _):
-            sync_file(Path(f"/proc/self/fd/{folder}/{self._temporary(item[0])}"))
+    def _sync_copy(self, put: Put) -> None:
+        with self._parent(put.names) as (folder, _):
+            sync_file(Path(f"/proc/self/fd/{folder}/{self._temporary(put)}"))
 
-    def _finish_folders(
-        self, numbered: list[tuple[int, Put, State | None, State | None]], side: Path, *, forward: bool
-    ) -> None:
-        for number, put, have, want in sorted(numbered, key=lambda item: -len(item[1].names)):
+    def _finish_folders(self, puts: list[tuple[Put, State | None, State | None]], side: Path, *, forward: bool) -> None:
+        for put, have, want in sorted(puts, key=lambda item: -len(item[0].names)):
             with self._parent(put.names) as (folder, name):
                 if folder < 0 or not want or want.kind != "folder" or not is_still(folder, name, want):
                     continue
@@ -200,8 +199,8 @@ class FileExchange:
                 try:
                     path = Path(f"/proc/self/fd/{handle}")
                     if not put.parent:
-                        new = have is None or have.kind != "folder"
-                        _set_folder(path, side / str(number) if new and (side / str(number)).is_dir() else None, want)
+                        new, slot = have is None or have.kind != "folder", side / str(put.slot)
+                        _set_folder(path, slot if new and slot.is_dir() else None, want)
                     if want.mtime_ns == path.stat().st_mtime_ns:
                         continue
                     if want.mtime_ns:
@@ -211,7 +210,7 @@ class FileExchange:
                         put.before, put.after = (put.before, want) if forward else (want, put.after)
                 finally:
                     os.close(handle)
-        together(self._sync_parent, {put.names[:-1] for _, put, *_ in numbered})
+        together(self._sync_parent, {put.names[:-1] for put, *_ in puts})
 
     def _sync_parent(self, names: Names) -> None:
         with self._parent((*names, "")) as (folder, _):
