@@ -19,7 +19,7 @@ from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
 from gpubox.sandbox.layers import MAX_DEPTH, Folder, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
-from gpubox.sandbox.states import Bases, State, is_still, kind_of, names_of, open_file, same_content, taken_mode
+from gpubox.sandbox.states import Bases, is_still, kind_of, names_of, open_file, same_content, taken_mode
 
 _MAX_LISTED = 64
 """A new folder of which tools run what is in it is listed file by file, if it has no more items."""
@@ -115,9 +115,6 @@ def _mode_words(change: Change) -> str:
     if change.old_mode is None or change.new_mode is None or change.old_mode == change.new_mode:
         return ""
     return f"mode {change.old_mode:o} -> {change.new_mode:o}"
-
-
-_UNKNOWN = State("other")
 
 
 def chosen_paths(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:

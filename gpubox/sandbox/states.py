@@ -62,7 +62,7 @@ def state_of(folder: int, name: str, *, digest: bool = True) -> State | None:
         return msgspec.structs.replace(state, target=os.readlink(name, dir_fd=folder))
     if state.kind != "file" or not digest:
         return state
-    with os.fdopen(os.open(name, OPEN_FILE, dir_fd=folder), "rb") as file:
+    with open_file(folder, name) as file:
         return msgspec.structs.replace(state, digest=digest_of(file))
 
 
@@ -177,10 +177,10 @@ class BaseRecorder:
         with contextlib.suppress(OSError), self._live.folder(names[:-1]) as folder:
             here = folder.descriptors[0]
             state = state_of(here, names[-1], digest=False)
-            if state and state.kind == "file" and state.size <= self._bytes:
+            readable = os.access(names[-1], os.R_OK, dir_fd=here, effective_ids=True, follow_symlinks=False)
+            if state and state.kind == "file" and state.size <= self._bytes and readable:
                 self._bytes -= state.size
-                with contextlib.suppress(PermissionError):
-                    state = state_of(here, names[-1])
+                state = state_of(here, names[-1])
         if state is None:
             self._missing.add(names)
         elif state.kind != "folder" and state.stamp[2] > self._began_ns:
