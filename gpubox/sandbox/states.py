@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from gpubox.sandbox.layers import MAX_DEPTH, OPEN_FILE, LayerItem, Names, View
+from gpubox.sandbox.runs_by_itself import is_cache
 
 _MAX_DIGEST_BYTES = 256 << 20
 """Read after a run to know later whether the owner's files are what they were; of others the stamp must be the same."""
@@ -144,6 +145,31 @@ def read_item(view: View, names: Names) -> bytes:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with open_file(item.folder, item.name) as file:
             return file.read()
+
+
+class Caches:
+    """Which folders of a view hold only what tools make again: that is no change, and is never taken.
+
+    By their name, or by the tag that tools put there (bford.info/cachedir): cargo's target, for one.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._known: dict[Names, bool] = {(): False}
+
+    def has(self, folder: Names) -> bool:
+        """Whether this folder is one, or lies in one."""
+        if folder not in self._known:
+            self._known[folder] = self.has(folder[:-1]) or is_cache(folder[-1]) or self._is_tagged(folder)
+        return self._known[folder]
+
+    def _is_tagged(self, folder: Names) -> bool:
+        with contextlib.suppress(OSError), self._view.folder(folder) as opened:
+            tag = opened.find("CACHEDIR.TAG")
+            if tag and tag.is_file:
+                with os.fdopen(os.open(tag.name, OPEN_FILE, dir_fd=tag.folder), "rb") as file:
+                    return b"tag created by" in file.read(512)  # who tags a folder of his own says no program
+        return False
 
 
 class BaseRecorder:

@@ -21,7 +21,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, printable, unit_of
 from gpubox.sandbox.layers import TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.runs_by_itself import is_cache
-from gpubox.sandbox.states import BaseRecorder, Bases, names_of
+from gpubox.sandbox.states import BaseRecorder, Bases, Caches, names_of
 from gpubox.sandbox.step_book import StepBook, StepRecord, errors, read_record, write_record
 from gpubox.sandbox.take_plan import TakePlan, composed, lay_rest
 from gpubox.sandbox.taking import FileExchange, Put, changed_since
@@ -157,7 +157,7 @@ class Steps:
         step = self._book.steps[-1]
         began_ns = self._noted_ns if began_ns is None else began_ns
         known, new, changed = self._bases(), Bases(), list[str]()
-        recorder = BaseRecorder(self._live, known, new, began_ns)
+        recorder, caches = BaseRecorder(self._live, known, new, began_ns), Caches(self.view())
         seen: dict[str, tuple[int, ...]] = {}
         with errors("What the program changed"):
             for names, item in View([self._path(step) / "up"]).walk(whiteouts=True):
@@ -170,9 +170,10 @@ class Steps:
                 recorder.record(names, hides=hides)
                 if is_folder and (path in self._seen or known.get(path, new.get(path)) is not None):
                     continue  # a copy of the owner's
-                if not any(map(is_cache, names)):
+                if not (is_cache(names[-1]) or caches.has(names if is_folder else names[:-1])):
                     changed.append(f"{path} (removed)" if whiteout else f"{path}/" if is_folder else path)
-            changed += [f"{path} (removed)" for path in self._seen.keys() - seen.keys() if not _in_cache(path)]
+            gone = [path for path in self._seen.keys() - seen.keys() if not caches.has(names_of(path)[:-1])]
+            changed += [f"{path} (removed)" for path in gone if not is_cache(names_of(path)[-1])]
             if new:
                 self._write(step, "bases", self._step_bases(step) | new)
         self._seen, self._noted_ns = seen, now_ns()
@@ -462,7 +463,3 @@ class Steps:
 def now_ns() -> int:
     """The time, for ``note_changes``. What the owner writes in the tick before it counts as written before it."""
     return time.time_ns()
-
-
-def _in_cache(path: str) -> bool:
-    return any(map(is_cache, path.split("/")))

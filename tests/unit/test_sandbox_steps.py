@@ -617,3 +617,19 @@ def test_sizes_are_said_as_they_are(steps: Steps) -> None:
     with turn(steps) as layer:
         layer.write(names("src/data.bin"), b"\0" * 1500)
     assert describe(change_of(steps, "src/data.bin")) == "changed, 3 bytes -> 1.5 kB"
+
+
+def test_what_a_tool_tagged_as_its_cache_is_no_change_and_the_owners_own_tag_hides_nothing(
+    steps: Steps, workspace: Path
+) -> None:
+    (workspace / "data").mkdir()
+    (workspace / "data/CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# not in my backup\n")
+    steps.begin_turn("t1")
+    layer = TopLayer(steps.view())
+    layer.write(names("target/CACHEDIR.TAG"), b"# This file is a cache directory tag created by cargo.\n")
+    layer.write(names("target/debug/x.o"), b"\0")
+    layer.write(names("data/table.csv"), b"1\n")
+    assert steps.note_changes() == ("data/table.csv",)
+    steps.end_turn()
+    assert paths(steps) == ["data/table.csv"]
+    assert steps.take().taken == ("data/table.csv",) and not (workspace / "target").exists()
