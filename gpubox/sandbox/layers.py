@@ -157,13 +157,17 @@ class View:
     def walk(self, names: Names = (), *, whiteouts: bool = False) -> Iterator[tuple[Names, LayerItem]]:
         """Everything below the folder ``names`` down to MAX_DEPTH, a folder before what is in it.
 
-        Holds one folder open. What is in a folder that cannot be read is left out.
+        Holds one folder open. What is in a folder that cannot be read is left out. ``whiteouts``, too: for a layer
+        alone, whose closed folders are opened to its owner.
         """
         pending = [names]
         while pending:
             names = pending.pop()
             with contextlib.suppress(OSError), self.folder(names) as folder:
                 for item in folder.items(whiteouts=whiteouts):
+                    mode = stat.S_IMODE(item.status.st_mode)
+                    if whiteouts and item.is_folder and mode & 0o500 != 0o500:  # else all in it looks removed
+                        os.chmod(item.name, mode | 0o500, dir_fd=item.folder)
                     if item.is_folder and len(names) < MAX_DEPTH:
                         pending.append((*names, item.name))
                     yield (*names, item.name), item

@@ -124,8 +124,8 @@ def same_content(one: LayerItem, other: LayerItem) -> bool:
 
 
 def taken_mode(status: os.stat_result) -> int:
-    """The permissions that a take gives: without setuid and setgid."""
-    return status.st_mode & (0o1777 if stat.S_ISDIR(status.st_mode) else 0o777)
+    """The permissions that a take gives: without setuid and setgid, and never so that undo would be kept out."""
+    return status.st_mode & 0o1777 | 0o700 if stat.S_ISDIR(status.st_mode) else status.st_mode & 0o777 | 0o400
 
 
 def item_status(view: View, names: Names) -> os.stat_result | None:

@@ -41,7 +41,7 @@ class Put(msgspec.Struct):
     parent: bool = False
     """An owner's folder in which something is exchanged: only its time is put back."""
     slot: int = 0
-    """Names its file in the folder of a side."""
+    """Its name in the folder of a side, unlike that of any other put of the step."""
 
     @property
     def names(self) -> Names:
@@ -57,6 +57,10 @@ class Put(msgspec.Struct):
     def is_at(self, folder: int, name: str, state: State | None) -> bool:
         """Whether the path is in this state, one of its two. ``folder``: -1 if there is none. Raises OSError."""
         return is_still(folder, name, state, folder_modes=self.is_mode) if folder >= 0 else state is None
+
+    def is_at_or_gone(self, folder: int, name: str, state: State | None) -> bool:
+        """Whether the path may be written: it is in this state, or a kill came between removing and making it."""
+        return self.is_at(folder, name, state) or self.is_at(folder, name, None)
 
 
 class FileExchange:
@@ -132,23 +136,27 @@ class FileExchange:
                     open_puts.append((put, have, want))
                 else:
                     refused.append(put)
-        copies: list[Put] = []
+        copies: list[tuple[Put, State | None]] = []
         by_depth = sorted(open_puts, key=lambda item: len(item[0].names))
         for put, have, want in reversed(by_depth):
-            if have and (want is None or (have.kind == "folder") != (want.kind == "folder")):
-                self._remove(put, have)
+            goes = have and (want is None or (have.kind == "folder") != (want.kind == "folder"))
+            if have and goes and not self._remove(put, have) and want is None:
+                refused.append(put)
         for put, have, want in by_depth:
             if want:
                 with self._parent(put.names) as (folder, name):
                     if folder < 0:
                         refused.append(put)
                     elif want.kind != "folder":
+                        if not put.is_at_or_gone(folder, name, have):  # the owner has just changed it
+                            refused.append(put)
+                            continue
                         try:
                             os.rename(side / str(put.slot), name, dst_dir_fd=folder)
                         except OSError as error:
                             if error.errno != errno.EXDEV:
                                 raise
-                            copies.append(put)
+                            copies.append((put, have))
                             self._copy(folder, self._temporary(put), side / str(put.slot), want)
                     elif have is None or have.kind != "folder":
                         with contextlib.suppress(FileExistsError):
@@ -156,22 +164,31 @@ class FileExchange:
                             if os.geteuid() == 0:
                                 owner = os.fstat(folder)
                                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
-        together(self._sync_copy, copies)
-        for put in copies:
+        together(self._sync_copy, (put for put, _ in copies))
+        for put, have in copies:
             with self._parent(put.names) as (folder, name):
-                os.rename(self._temporary(put), name, src_dir_fd=folder, dst_dir_fd=folder)
-                (side / str(put.slot)).unlink()
+                if folder >= 0 and put.is_at_or_gone(folder, name, have):  # the copies took their time
+                    os.rename(self._temporary(put), name, src_dir_fd=folder, dst_dir_fd=folder)
+                    (side / str(put.slot)).unlink()
+                    continue
+                refused.append(put)
+                if folder >= 0:
+                    os.unlink(self._temporary(put), dir_fd=folder)
         self._finish_folders([item for item in puts if item[0] not in refused], side, forward=forward)
         return refused
 
-    def _remove(self, put: Put, have: State) -> None:
+    def _remove(self, put: Put, have: State) -> bool:
+        """False: the owner has just changed it."""
         with self._parent(put.names) as (folder, name):
+            if folder >= 0 and not put.is_at_or_gone(folder, name, have):
+                return False
             try:
                 if folder >= 0:
                     (os.rmdir if have.kind == "folder" else os.unlink)(name, dir_fd=folder)
             except OSError as error:  # it holds something of the owner: it stays
                 if error.errno not in (errno.ENOTEMPTY, *_NO_WAY):
                     raise
+            return True
 
     def _temporary(self, put: Put) -> str:
         return f".gpubox-{self._step}-{put.slot}.tmp"
