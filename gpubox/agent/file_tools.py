@@ -180,7 +180,7 @@ class FileTool:
         writes: bool = False,
     ) -> None:
         self.name, self.description, self._work = name, description, work
-        self.parameters = {"type": "object", "properties": arguments, "required": required}
+        self.parameters = {"type": "object", "properties": arguments, **({"required": required} if required else {})}
         self.parallel_safe = not writes
 
     def question(self, call: ToolCall) -> OwnerQuestion | None:
@@ -233,7 +233,7 @@ class Changes:
         )
 
 
-_PATH = _argument("string", "Relative to the workspace.")
+_PATH = _argument("string")
 
 
 def file_tools(workspace: Workspace) -> list[Tool]:
@@ -258,12 +258,12 @@ def file_tools(workspace: Workspace) -> list[Tool]:
 
     read = FileTool(
         "read",
-        "Read a text file: as many whole lines as fit, and which line is next.",
+        "Read a text file, as many lines as fit.",
         {
             "path": _PATH,
-            "first_line": _argument("integer", "From 1."),
-            "lines": _argument("integer", "At most so many."),
-            "numbers": _argument("boolean", "Number the lines."),
+            "first_line": _argument("integer"),
+            "lines": _argument("integer"),
+            "numbers": _argument("boolean"),
         },
         ["path"],
         read_file,
@@ -275,7 +275,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
         read,
         FileTool(
             "edit",
-            "Replace texts in a file. Each old text must occur once; copy it with its lines as they are.",
+            "Replace texts in a file. Each old text must occur once; copy it exactly.",
             {
                 "path": _PATH,
                 "edits": _argument(
@@ -293,7 +293,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
         ),
         FileTool(
             "write",
-            "Create a text file or replace it as a whole.",
+            "Create a text file, or replace all of it.",
             {"path": _PATH, "content": _argument("string")},
             ["path", "content"],
             write_file,

@@ -61,19 +61,15 @@ class RunTool:
     """Runs a command line, or a Python program in a fresh interpreter."""
 
     name = RUN_TOOL
-    description = (
-        "Run a bash command line, or a Python 3 program, in a sandbox without network. Each run is a new process in "
-        "the workspace; files stay. To rename a folder of the project, copy and remove it."
-    )
+    description = "Run a bash command line, or a Python 3 program (code), in a sandbox without network."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
         "properties": {
             "command": {"type": "string"},
-            "code": {"type": "string", "description": "A Python program instead."},
-            "seconds": {"type": "integer", "description": f"Its time limit. Default: {RUN_SECONDS}"},
-            "network": {"type": "boolean", "description": "Ask the owner for the network, for this run."},
+            "code": {"type": "string"},
+            "seconds": {"type": "integer"},
+            "network": {"type": "boolean", "description": "Ask the owner for it."},
         },
-        "required": [],
     }
     max_characters = AgentSettings().max_output_characters
 
@@ -110,13 +106,13 @@ class SearchTool:
     """Finds lines by a regular expression."""
 
     name = "search"
-    description = "Find lines by a regular expression. Case counts only if it has capitals."
+    description = "Find lines by a regular expression."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
         "properties": {
             "pattern": {"type": "string"},
             "path": {"type": "string"},
-            "glob": {"type": "string", "description": "Only such files: *.py"},
+            "glob": {"type": "string"},
         },
         "required": ["pattern"],
     }
@@ -148,11 +144,10 @@ class TestTool:
 
     __test__ = False  # pytest must not take it for a test
     name = "test"
-    description = "Run the project's tests. Long output is cut around the failures."
+    description = "Run the project's tests."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
-        "properties": {"arguments": {"type": "string", "description": "Added to the command, such as a file."}},
-        "required": [],
+        "properties": {"arguments": {"type": "string", "description": "Such as a file."}},
     }
     parallel_safe = False
     max_characters = AgentSettings().max_output_characters

@@ -39,10 +39,10 @@ class DoneTool:
     """Ends the turn."""
 
     name = "done"
-    description = "End your turn when the task is finished."
+    description = "End your turn, with what you did."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
-        "properties": {"summary": {"type": "string", "description": "What you did, for the owner."}},
+        "properties": {"summary": {"type": "string"}},
         "required": ["summary"],
     }
     parallel_safe = False

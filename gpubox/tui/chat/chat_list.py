@@ -108,9 +108,9 @@ class StoredChats:
         if not (chat := screen.chat) or index is None or not (turn := screen.transcript.turns[index].id):
             return
         old, name = chat.name, await screen.chats.free_name(chat.name)
-        chat.branch(name, turn)
+        lacking = chat.branch(name, turn)
         await screen.open(name)
-        screen.say(f"The new chat is {name}; {old} is unchanged.")
+        screen.say(f"The new chat is {name}; {old} is unchanged. {lacking}".rstrip())
 
     async def rename(self) -> None:
         screen, name = self.screen, self._name
