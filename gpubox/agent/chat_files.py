@@ -169,7 +169,8 @@ def remove_chat(paths: Paths, name: str) -> None:
 def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> str:
     """Copies the turns up to ``turn_id`` (without it: up to the head) to a new chat, without the layers.
 
-    Returns a sentence on changes that it may lack; empty: its turns made none. Raises UsageError if there is no such turn or the new chat exists, GpuboxError if it cannot be written.
+    Returns a sentence on changes that it may lack; empty: its turns made none. Raises UsageError if there is no such
+    turn or the new chat exists, GpuboxError if it cannot be written.
     """
     require_turn(log, turn_id)
     path = chat_path(paths, new_name)

@@ -355,8 +355,9 @@ class FakeChat(Chat):
     def rewind(self, turn: str = "") -> None:
         self.log.apply_record(HeadMoved(turn, "2026-11-21T13:00:00Z"))
 
-    def branch(self, name: str, turn: str | None = None) -> None:
+    def branch(self, name: str, turn: str | None = None) -> str:
         self.service.logs[name] = ChatLog(name, turns=dict(self.log.turns), head=turn or self.log.head)
+        return ""
 
     async def close(self) -> None:
         self.stop()
