@@ -40,7 +40,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
-    from gpubox.agent.after_turn import AfterTurn
+    from gpubox.agent.compaction import AfterTurn
     from gpubox.agent.loop import AgentLoop
     from gpubox.agent.mcp import McpServers
     from gpubox.agent.projects import ProjectTests
@@ -430,7 +430,7 @@ class Chat:
         self._close_work()
 
     def _after_turn(self) -> AfterTurn:
-        from gpubox.agent.after_turn import AfterTurn
+        from gpubox.agent.compaction import AfterTurn
 
         self._after = self._after or AfterTurn()
         return self._after

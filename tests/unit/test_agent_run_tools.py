@@ -13,8 +13,8 @@ import pytest
 from gpubox.agent import mcp, projects, run_tools, search_program
 from gpubox.agent.file_tools import SKIPPED_FOLDERS
 from gpubox.agent.projects import find_test_command, load_project, save_project
+from gpubox.agent.run_tools import around_failures
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.test_output import around_failures
 from gpubox.agent.tools import Tool, ToolCall, choose_protocol
 from gpubox.agent.work import Work
 from gpubox.agent.workspace import Workspace
