@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.agent.file_tools import SKIPPED_FOLDERS
+from gpubox.agent.images import MAX_BYTES
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.layers import OPEN_FILE, View
 from gpubox.units import small_size
@@ -20,7 +21,6 @@ MAX_NAMES = 20_000
 MAX_LINES, MAX_CHARACTERS, MAX_FILES = 200, 8_000, 8
 """Of one file, and of one prompt."""
 MAX_READ_BYTES = 1 << 20
-MAX_IMAGE_BYTES = 8 << 20
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 ATTACHED = "\n\nFiles named: "
 """What stands between a prompt and the text of its files."""
@@ -131,14 +131,16 @@ def pasted_image(text: str) -> str:
 def _image_path(name: str, view: View | None) -> Path | None:
     """The file of an image: the owner may name any of his, and those of the workspace by their path in it."""
     path = Path(name).expanduser()
-    roots = view.folders if view else ()
+    roots = [root.resolve() for root in view.folders] if view else []
     for each in [path] if path.is_absolute() else [root / path for root in roots]:
         with contextlib.suppress(OSError):
             status = each.lstat()
-            if stat.S_ISREG(status.st_mode):
-                if status.st_size > MAX_IMAGE_BYTES:
-                    raise GpuboxError(f"{name} is {small_size(status.st_size)}: an image may have "
-                                      f"{small_size(MAX_IMAGE_BYTES)}.")  # fmt: skip
+            through_link = not path.is_absolute() and each.resolve() != each  # a program may have put it there
+            if stat.S_ISREG(status.st_mode) and not through_link:
+                if status.st_size > MAX_BYTES:
+                    raise GpuboxError(
+                        f"{name} is {small_size(status.st_size)}: at most {small_size(MAX_BYTES)} are sent."
+                    )
                 return each
     return None
 
