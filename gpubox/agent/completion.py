@@ -48,6 +48,8 @@ RETRY_THINKING_TOKENS = 256
 CHARACTERS_PER_TOKEN = 3
 TARGET_FILL = 0.6
 """Share of the context in use after old outputs were dropped. It is low because that costs a new prefill."""
+UNKNOWN_EXCESS_CHARACTERS = 10_000
+"""What is left out of a prompt that does not fit, if the server does not say by how much."""
 NEXT_QUESTION = "..."
 """Stands for the owner's next question, so that the prompt is read up to it."""
 CACHE_REUSE_TOKENS = 8
@@ -354,7 +356,7 @@ class CompletionRequester:
     def _make_room(self, error: ContextOverflow) -> bool:
         prompt, context = error.prompt_tokens or 0, error.context_tokens or self.context_tokens or 0
         excess = max(prompt - TARGET_FILL * context, context * (1 - TARGET_FILL))
-        events = self.conversation.make_room(int(excess * CHARACTERS_PER_TOKEN))
+        events = self.conversation.make_room(int(excess * CHARACTERS_PER_TOKEN) or UNKNOWN_EXCESS_CHARACTERS)
         for event in events:
             self.emit(event)
         if events:

@@ -70,9 +70,10 @@ class Conversation:
             short = REMOVED_OUTPUT.format(size)
             if index == outputs[-1]:
                 short, _ = truncate_output(self.messages[index].content, max(size - characters, size // 3))
-            events.append(MessageShortened(index, short))
-            self.apply(events[-1])
-            characters -= size - len(short)
+            if len(short) < size:
+                events.append(MessageShortened(index, short))
+                self.apply(events[-1])
+                characters -= size - len(short)
         return events
 
     def ignored_programs(self) -> int:
