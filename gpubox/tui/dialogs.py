@@ -104,6 +104,7 @@ class QuestionScreen(Dialog[str | None]):
         self.text_below: Input | TextArea | None = None
         """What the owner types into."""
         self._typed_at = 0.0
+        self.options = ChoiceList()
 
     def compose(self) -> ComposeResult:
         self.text_below, self._typed_at = self._find_text(), time.monotonic()
@@ -112,7 +113,8 @@ class QuestionScreen(Dialog[str | None]):
             if self.text_below:
                 box.border_subtitle = Content("or ↑↓ ⏎; text goes to where you type")
             yield Static(self.body, markup=False)
-            yield ChoiceList(*self._options())
+            self.options = ChoiceList(*self._options())
+            yield self.options
 
     def _options(self) -> list[Option]:
         tab = ("tab " if self.text_below else "", "$accent")
@@ -120,10 +122,9 @@ class QuestionScreen(Dialog[str | None]):
         return [Option(content, id=value) for content, value in shown]
 
     def on_mount(self) -> None:
-        options = self.query_one(OptionList)
         if self.text_below:
-            options.highlighted = None
-        options.focus()
+            self.options.highlighted = None
+        self.set_focus(self.options)
 
     def on_key(self, event: events.Key) -> None:
         if not self.text_below:
@@ -146,9 +147,8 @@ class QuestionScreen(Dialog[str | None]):
 
     def _take_letters(self) -> None:
         self.text_below = None
-        options = self.query_one(OptionList)
-        options.set_options(self._options())
-        options.highlighted = 0
+        self.options.set_options(self._options())
+        self.options.highlighted = 0
         self.query_one(Vertical).border_subtitle = ""
 
     def on_paste(self, event: events.Paste) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,7 +63,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: Paths) -> Pa
 
 
 def files(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+    read: dict[str, str] = {}
+    for path in sorted(root.rglob("*")):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # an undo may be at work
+            read[str(path.relative_to(root))] = path.read_text()
+    return read
 
 
 @asynccontextmanager

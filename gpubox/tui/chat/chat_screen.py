@@ -50,6 +50,8 @@ READINGS_SECONDS = 0.5
 """Minimum time between two drawings of new readings."""
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
+WAIT_FOR_THE_TURN = {"chat_last", "chat_new", "chat_retry", "chat_settings"}
+"""Actions that do nothing while a turn runs."""
 
 
 class ChatScreen(OtherScreen):
@@ -179,6 +181,9 @@ class ChatScreen(OtherScreen):
             )
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
+        if self.chat and self.chat.log.undone:
+            return styled_line(("↶ ", "$accent"), "a turn is undone   ", ("/redo", "bold $primary"),
+                               (" brings it back", "$quiet"))  # fmt: skip
         if self.transcript.turns and (waiting := len(self.commands.changes)) and not self.no_server:
             return waiting_line(waiting)
         return next(iter(self.no_server if self.transcript.turns else []), ())
@@ -190,6 +195,10 @@ class ChatScreen(OtherScreen):
         if not self.transcript.turns:
             hidden |= TURN_ACTIONS
         running, waits = self.runner.running, bool(self.commands.changes)
+        if running:
+            hidden |= WAIT_FOR_THE_TURN
+        if self.questions.has_focus_within:
+            hidden |= {"chat_send", "chat_write"}
         decides = waits and not running and not self.composer.text
         send = "open" if listing else "queue" if running else "diff" if decides else "send"
         labels = {"chat_back": "stop" if running else "back", "chat_send": send}

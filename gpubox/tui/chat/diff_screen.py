@@ -110,7 +110,7 @@ class DiffScreen(PushedScreen):
     }
     DiffScreen.-wide DiffRows { width: 44%; max-width: 72; height: 1fr; }
     DiffScreen.-narrow DiffRows { max-height: 45%; box-sizing: content-box; }
-    DiffScreen Input { height: 1; background: $line; display: none; margin: 0 1; }
+    DiffScreen Input { height: 1; background: $line; display: none; padding: 0 1; }
     """
 
     def __init__(

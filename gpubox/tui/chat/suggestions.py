@@ -92,7 +92,7 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
             return
         self._closed_at = ""
         if typed != "-" and before == text:
-            self._show("Commands", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed)])
+            self._show("commands", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed)])
         elif (query := being_named(before)) is not None:
             self.run_worker(self._offer_names(query), exclusive=True)
         else:
@@ -103,10 +103,10 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
             self._names = await self._read_names()
             self._names_at = time.monotonic()
         names = await run_in_thread(best_names, query, self._names)
-        self._show("Files", [Suggestion(name) for name in names])
+        self._show("files", [Suggestion(name) for name in names])
 
     def _show(self, title: str, suggestions: list[Suggestion]) -> None:
-        self.border_title, self.border_subtitle = Content(title), "tab completes  esc closes"
+        self.border_title, self.border_subtitle = Content(f"{len(suggestions)} {title}"), "tab completes  esc closes"
         self.display = bool(suggestions)
         self.styles.height = min(ROWS, max(1, self.app.size.height // 3), max(1, len(suggestions)))
         self.cursor = 0

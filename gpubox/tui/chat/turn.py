@@ -18,7 +18,7 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat import turn_parts
-from gpubox.tui.styled_lines import join_lines, styled_line
+from gpubox.tui.styled_lines import join_lines, styled_line, wrap_parts
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
@@ -133,8 +133,9 @@ class TurnView:
             case e.MessageAdded(message) if message.role == "user" and not progress.round:
                 if self.parts[1:] == [] and (message.images or attachment(message.content)):  # of a stored turn
                     self.show_prompt(message.content, message.images)
-            case e.Compacted():
+            case e.Compacted(summary):
                 self._compacted = True
+                self.add_summary(summary)
             case e.MessageAdded(message) if message.role == "user":
                 if not self._compacted:  # it was queued; the one after a summary is gpubox's own
                     self._close_part()
@@ -185,6 +186,11 @@ class TurnView:
         part = turn_parts.TestPart(ToolCall("", "test", {"command": command}))
         part.output = output
         self.parts.append(part)
+
+    def add_summary(self, text: str) -> None:
+        """What the model knows of the conversation from here on."""
+        self._close_part()
+        self.parts.append(turn_parts.SummaryPart(text))
 
     def stop(self, why: str = "stopped") -> None:
         """Ends a turn whose events broke off without a final event."""
@@ -266,8 +272,9 @@ class TurnView:
                 last.tokens = timing.thinking_tokens
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
-        row = turn_parts.round_line(event.round, max(self.progress.rounds, event.round), timing)
-        note = turn_parts.note_part(row, gap=isinstance(self.parts[-1], turn_parts.AnswerPart))
+        spans = turn_parts.round_spans(event.round, max(self.progress.rounds, event.round), timing)
+        gap = isinstance(self.parts[-1], turn_parts.AnswerPart)
+        note = turn_parts.LinesPart(lambda width: wrap_parts(spans, width), gap=gap)
         self._round_notes.append(note)
         self.parts.append(note)
 
