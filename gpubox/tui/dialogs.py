@@ -193,9 +193,10 @@ class PromptScreen(Dialog[str | None]):
     PromptScreen Input { height: 1; background: $line; }
     """
 
-    def __init__(self, title: str, value: str, body: str = "") -> None:
+    def __init__(self, title: str, value: str, body: str = "", *, may_be_empty: bool = False) -> None:
+        """``may_be_empty``: an empty line is an answer, too."""
         super().__init__()
-        self.question, self.value, self.body = title, value, body
+        self.question, self.value, self.body, self.may_be_empty = title, value, body, may_be_empty
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -210,7 +211,8 @@ class PromptScreen(Dialog[str | None]):
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() or None)
+        text = event.value.strip()
+        self.dismiss(text if text or self.may_be_empty else None)
 
 
 class FieldsScreen(Dialog[None]):

@@ -17,7 +17,7 @@ from gpubox.sandbox.changes import Change, Hunk
 from gpubox.sandbox.layers import View
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
 from gpubox.tui.chat.suggestions import best_names
-from gpubox.tui.dialogs import QuestionScreen
+from gpubox.tui.dialogs import PromptScreen, QuestionScreen
 from tests.tui.conftest import act, app_of, shows, text, until
 from tests.tui.fake_chat import (
     CHANGES,
@@ -112,8 +112,12 @@ async def test_dropped_changes_have_a_reason_for_the_model() -> None:
         await pilot.pause(0)
         assert not chats.opened[0].decisions, "nothing is marked"
         await pilot.press("a", "d")
-        await shows(pilot, "why? The model reads it.")
-        await pilot.press("escape", "d", *"too", "space", *"long", "enter")
+        await shows(pilot, "Drop 3 files", "Why? The model reads it")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app_of(pilot).screen, DiffScreen))
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app_of(pilot).screen, PromptScreen))
+        await pilot.press(*"too", "space", *"long", "enter")
         await until(pilot, lambda: pilot.app.screen is screen)
         [(kind, (chosen, why))] = chats.opened[0].decisions
         assert kind == "drop" and why == "too long" and len(chosen) == 3
@@ -204,7 +208,7 @@ async def test_what_is_typed_meanwhile_is_queued_and_sent() -> None:
 async def test_a_file_is_found_by_a_few_letters() -> None:
     async with chatting(FakeChats()) as (pilot, screen):
         await pilot.press(*"see", "space", "at", *"tdur")
-        await shows(pilot, "files ─", "tests/test_durations.py")
+        await shows(pilot, "1 file ─", "tests/test_durations.py")
         await pilot.press("tab")
         await until(pilot, lambda: screen.composer.text == "see @tests/test_durations.py ")
         assert not screen.suggestions.display

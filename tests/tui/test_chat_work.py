@@ -101,7 +101,9 @@ async def test_only_what_is_taken_reaches_the_folder_and_an_undo_puts_it_back(pr
         assert files(project) == {"a.py": "def f():\n    return 2\n", "src/c.py": "x = 1\n"}
         await pilot.press("enter")
         await shows(pilot, "Runs by itself:", "+ echo hi")
-        await pilot.press("space", "d", *"never", "enter")
+        await pilot.press("space", "d")
+        await shows(pilot, "Drop 1 file")
+        await pilot.press(*"never", "enter")
         await until(pilot, lambda: pilot.app.screen is screen and not screen.commands.changes)
         await say(pilot, "why")
         await over(pilot, screen)

@@ -10,6 +10,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.widgets import Input
 
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.events import TurnFailed
@@ -141,11 +142,6 @@ class ChatScreen(OtherScreen):
         """Why no model can answer; empty if one can."""
         return no_server_lines(self._overview)
 
-    @property
-    def profile(self) -> str:
-        """The running profile; empty: none runs."""
-        return (self._overview.status.profile if self._overview else "") or ""
-
     # -- drawing --------------------------------------------------------------------------------------
 
     def draw(self) -> None:
@@ -245,13 +241,13 @@ class ChatScreen(OtherScreen):
         elif self.commands.changes and not self.runner.running:
             self.action_command("diff")
 
-    @on(Composer.PageKeyPressed)
-    def _page_key_pressed(self, message: Composer.PageKeyPressed) -> None:
+    def action_page(self, pages: int) -> None:
+        """Scrolls the question, else the transcript."""
         read = self.questions.body if self.questions.display else self.transcript
-        read.scroll_relative(y=message.pages * max(1, read.size.height - 2), animate=False)
+        read.scroll_relative(y=pages * max(1, read.size.height - 2), animate=False)
 
-    @on(Composer.TabPressed)
-    def _tab_pressed(self) -> None:
+    def action_tab(self) -> None:
+        """Goes to the question, else to what follows the prompt."""
         if not self.questions.take_tab(self.composer.typed_at):
             self.focus_next()
 
@@ -259,7 +255,7 @@ class ChatScreen(OtherScreen):
     def _row_opened(self, message: ChatRows.RowOpened) -> None:
         self.open_chat(message.value.name)
 
-    @on(ChatList.SearchChanged)
+    @on(Input.Changed, "#chat-search")
     def _read_list(self) -> None:
         self.work(self.read_list, "list", exclusive=True)
 
@@ -407,8 +403,7 @@ class ChatScreen(OtherScreen):
             self.editing = bool(view.id)
         return view
 
-    @on(Composer.EditLastRequested)
-    def edit_last(self) -> None:
+    def action_chat_last(self) -> None:
         """Takes back what was queued last; else edits the last prompt, which is then sent instead of the last turn."""
         if self.chat and self.chat.queued:
             self.composer.set_text(self.chat.queued.pop())
@@ -446,10 +441,7 @@ class ChatScreen(OtherScreen):
 
     def show_chat(self) -> None:
         """Shows the turns of the open chat, up to its head."""
-        self._show_turns([stored_turn_view(turn) for turn in self.chat.log.path()] if self.chat else [])
-
-    def _show_turns(self, turns: list[TurnView]) -> None:
-        self.transcript.load(turns)
+        self.transcript.load([stored_turn_view(turn) for turn in self.chat.log.path()] if self.chat else [])
         self.show_welcome()
         self.draw_lines()
 
@@ -480,7 +472,8 @@ class ChatScreen(OtherScreen):
     async def _edit_settings(self) -> None:
         from gpubox.tui.chat.chat_settings import ChatSettingsScreen
 
-        defaults = await self.chats.profile_defaults(self.profile)
+        running = self._overview and self._overview.status.profile
+        defaults = await self.chats.profile_defaults(running or "")
         settings = await self.app.push_screen_wait(ChatSettingsScreen(self.settings, *defaults))
         if settings is not None:
             await self.change_settings(settings)

@@ -328,7 +328,8 @@ class TurnRunner:
         self._draw, self._clock = draw, clock
         self._task: asyncio.Task[None] | None = None
         self._chat: Chat | None = None
-        self._stopping = False
+        self.stopped = False
+        """Whether the owner stopped the turn."""
         self._dirty = asyncio.Event()
 
     @property
@@ -336,15 +337,10 @@ class TurnRunner:
         """Since the turn started."""
         return self._clock() - self._started_at
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the owner stopped the turn."""
-        return self._stopping
-
     async def run(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
         self.turn, self.running, self._started_at = turn, True, self._clock()
-        self._chat, self._stopping = chat, False
+        self._chat, self.stopped = chat, False
         self._task = asyncio.create_task(self._consume(chat, turn, prompt))
         drawing = asyncio.create_task(self._draw_changes())
         try:
@@ -365,9 +361,9 @@ class TurnRunner:
         """Stops the running turn and keeps its text. The second call does not wait for the final event."""
         if not (self._task and not self._task.done() and self._chat):
             return
-        if self._stopping or not self._chat.stop():
+        if self.stopped or not self._chat.stop():
             self._task.cancel()
-        self._stopping = True
+        self.stopped = True
 
     async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:
