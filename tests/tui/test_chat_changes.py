@@ -136,7 +136,7 @@ async def test_a_turn_is_undone_and_redone() -> None:
         await say(pilot, "/undo")
         await shows(pilot, "↶ Undone: “second”, 2 files of yours put back.", "/redo brings it back")
         assert "❯ second" not in text(pilot) and not screen.commands.changes
-        await shows(pilot, "a turn is undone   /redo brings it back")
+        await shows(pilot, "A turn is undone.   /redo brings it back")
         await say(pilot, "/redo")
         await shows(pilot, "↶ Redone: “second”", "5 changed files wait for you", "tests/test_durations.py")
 

@@ -178,7 +178,7 @@ class ChatScreen(OtherScreen):
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
         if self.chat and self.chat.log.undone:
-            return styled_line(("↶ ", "$accent"), "a turn is undone   ", ("/redo", "bold $primary"),
+            return styled_line(("↶ ", "$accent"), "A turn is undone.   ", ("/redo", "bold $primary"),
                                (" brings it back", "$quiet"))  # fmt: skip
         if self.transcript.turns and (waiting := len(self.commands.changes)) and not self.no_server:
             return waiting_line(waiting)

@@ -146,7 +146,7 @@ class ChatCommands:
             transcript.turns[-1].parts.append(note_part(line, gap=True))
             transcript.update_last()
         else:
-            self.screen.say("".join(text for text, _ in line))
+            self.screen.say("".join(text for text, _ in line).lstrip("↶✓ "))
 
     # -- the project ----------------------------------------------------------------------------------
 
