@@ -162,7 +162,7 @@ class QuestionScreen(Dialog[str | None]):
         last: events.Key | None = getattr(self.app, "last_key", None)
         if last and not is_text(last) and time.monotonic() - last.time < PROMPT_SECONDS:
             return None  # a key asked for it
-        below = self.app.screen_stack[-2]
+        below = self.app.screen_stack[-2:][0]  # this one may be closed already
         if isinstance(below, QuestionScreen):
             return below.text_below
         from textual.widgets import TextArea  # not before the first paint

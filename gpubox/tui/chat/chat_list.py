@@ -73,9 +73,6 @@ class ChatList(Vertical):
             self.rows.redraw()
         self.rows.show_values(chats)
 
-    def focus_search(self) -> None:
-        self.screen.set_focus(self.search)
-
     @on(Input.Submitted, "#chat-search")
     def _search_submitted(self) -> None:
         self.screen.set_focus(self.rows)

@@ -297,7 +297,7 @@ class ChatScreen(OtherScreen):
 
     def action_chat_search(self) -> None:
         self.show_list(True)
-        self.chat_list.focus_search()
+        self.set_focus(self.chat_list.search)
         self._read_list()
 
     def action_command(self, name: str) -> None:
@@ -448,13 +448,13 @@ class ChatScreen(OtherScreen):
     def action_chat_new(self) -> None:
         """Closes the open chat; the next prompt starts a new one."""
 
-        async def new_chat() -> None:
-            await self.close()
-            self.show_chat()
-            self.show_list(False)
-            await self.commands.read_changes()
+        self.change(self.show_no_chat)
 
-        self.change(new_chat)
+    async def show_no_chat(self) -> None:
+        await self.close()
+        self.show_chat()
+        self.show_list(False)
+        await self.commands.read_changes()
 
     async def read_list(self) -> None:
         """Updates the list of chats, if it is shown."""

@@ -241,9 +241,7 @@ class TurnView:
 
     def _close_part(self) -> None:
         last = self.parts[-1]
-        if isinstance(last, turn_parts.AnswerPart):
-            last.end()
-        elif isinstance(last, turn_parts.ThinkingPart) and not last.over:
+        if isinstance(last, turn_parts.AnswerPart | turn_parts.ThinkingPart) and not last.over:
             last.over = True
             last.changed()
 

@@ -24,7 +24,7 @@ from gpubox.tui.styled_lines import (
     wrap_hard,
     wrap_parts,
 )
-from gpubox.views.changes import changed_sentence
+from gpubox.views.changes import changed_sentence, count
 
 if TYPE_CHECKING:
     from gpubox.sandbox.changes import Change
@@ -40,6 +40,7 @@ UNFOLDED_LINES = 2000
 CHANGED_SHOWN = 60
 """Files in the list of what a turn changed."""
 INDENT: StyledLine = (("  ", ""),)
+BAR: StyledLine = (("│ ", "$line"),)
 
 
 class TurnPart:
@@ -142,16 +143,15 @@ class ThinkingPart(TurnPart):
 
     def make(self, width: int) -> list[StyledLine]:
         mark = "▾" if self.open else "▸"
-        count = f"{'' if self.exact else '~'}{self.tokens:,} token{'s' * (self.tokens != 1)}"
+        tokens = f"{'' if self.exact else '~'}{count(self.tokens, 'token')}"
         duration = f", {units.duration(self.seconds)}" if self.seconds else ""
-        title = f"{mark} thought for {count}{duration}" if self.over else f"{mark} thinking  {count}"
+        title = f"{mark} thought for {tokens}{duration}" if self.over else f"{mark} thinking  {tokens}"
         row = styled_line((title, "$turn-thinking"))
         if not self.open:
             if self.over:
                 return [row]
             return [truncate_line(styled_line(*row, (f"  {self._last_words()}", "$quiet italic")), width)]
-        bar: StyledLine = (("│ ", "$line"),)
-        return [row, *_text_rows("".join(self.deltas), "$quiet", width, bar, bar)]
+        return [row, *_text_rows("".join(self.deltas), "$quiet", width, BAR, BAR)]
 
     def _last_words(self) -> str:
         text, index = "", len(self.deltas)
@@ -175,8 +175,7 @@ class SummaryPart(TurnPart):
         title: StyledLine = ((f"{'▾' if self.open else '▸'} summary of what was said before", "$turn-thinking"),)
         if not self.open:
             return [truncate_line((*title, (f"  {sanitize_line(' '.join(self.text.split()))[:400]}", "$quiet")), width)]
-        bar: StyledLine = (("│ ", "$line"),)
-        return [title, *_text_rows(self.text, "$quiet", width, bar, bar)]
+        return [title, *_text_rows(self.text, "$quiet", width, BAR, BAR)]
 
 
 class AnswerPart(TurnPart):
@@ -193,11 +192,6 @@ class AnswerPart(TurnPart):
         """Appends a delta."""
         self.text += text
         self._stream.add(text)
-        self.changed()
-
-    def end(self) -> None:
-        """Ends the text."""
-        self.over = True
         self.changed()
 
     def drop_code(self, code: str) -> None:
@@ -430,10 +424,10 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
         *_speed_spans(timing, with_waiting=totals.effective_tokens_per_second),
     ]
     if totals.rounds > 1 or totals.tool_calls:
-        spans.append(styled_line(f"{totals.rounds} round{'s' * (totals.rounds != 1)}"))
+        spans.append(styled_line(count(totals.rounds, "round")))
     if totals.tool_calls:
         failed = (f", {totals.failed_tool_calls} failed", "$warning") if totals.failed_tool_calls else ""
-        spans.append(styled_line(f"{totals.tool_calls} tool call{'s' * (totals.tool_calls != 1)}", failed))
+        spans.append(styled_line(count(totals.tool_calls, "tool call"), failed))
     if label := END_REASONS.get(reason):
         spans.append(styled_line((label, "$warning")))
     return spans
