@@ -121,7 +121,7 @@ CHANGES = (
 """What the model changed in the story: five files, of which two need a look."""
 CHANGED = e.FilesChanged(tuple(e.ChangedFile(c.path, c.kind, c.added, c.removed) for c in CHANGES))
 EDIT = ToolCall("call-2", "edit", {"path": "src/durations.py", "edits": "..."})
-EDITED = ToolOutput("3 places changed.", seconds=0.004, diff=diff_of("src/durations.py", BEFORE, AFTER))
+EDITED = ToolOutput("3 places changed.", seconds=0.04, diff=diff_of("src/durations.py", BEFORE, AFTER))
 RUN = ToolCall("call-4", "run", {"command": "npm ci", "network": True})
 NETWORK = OwnerQuestion("network", "May this run use the network?\nnpm ci", call=RUN)
 WHICH = OwnerQuestion("ask", "What shall parse do with an empty text?", ("raise ValueError", "return 0"))
