@@ -18,7 +18,18 @@ from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
 from gpubox.sandbox.layers import Folder, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
-from gpubox.sandbox.states import MAX_DEPTH, Bases, State, is_still, kind_of, names_of, open_file, taken_mode, walk
+from gpubox.sandbox.states import (
+    MAX_DEPTH,
+    Bases,
+    Caches,
+    State,
+    is_still,
+    kind_of,
+    names_of,
+    open_file,
+    taken_mode,
+    walk,
+)
 
 _MAX_FILE_BYTES, _MAX_DIFF_BYTES = 4 << 20, 64 << 20
 """Of the contents of one file before and after, and of all: beyond it only sizes are shown."""
@@ -147,7 +158,7 @@ class Comparison:
     def __init__(self, layers: Sequence[Path], workspace: Path, bases: Bases) -> None:
         """``bases``: what the workspace had, by path, when a layer first named it."""
         self._view, self._live, self._bases = View([*layers, workspace]), View([workspace]), bases
-        self._diff_bytes = _MAX_DIFF_BYTES
+        self._diff_bytes, self._caches = _MAX_DIFF_BYTES, Caches(self._view)
         self._changes: dict[str, Change] = {}
 
     def run(self) -> list[Change]:
@@ -174,7 +185,10 @@ class Comparison:
             for name in touched:
                 new, old = (folder.find(name) if folder else None for folder in (merged, live))
                 new = None if new and kind_of(new.status) == "other" else new
-                if (merged and is_cache(name)) or not (new or old):
+                is_folder = new is not None and new.is_folder
+                if (merged and (is_cache(name) or (is_folder and self._caches.has((*names, name))))) or not (
+                    new or old
+                ):
                     continue
                 listed = True
                 if self._compare((*names, name), new, old, merged, live) and len(names) < MAX_DEPTH:

@@ -15,7 +15,7 @@ ISOLATIONS: tuple[Isolation, ...] = ("bubblewrap", "landlock", "none")
 """The strongest first."""
 EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
 """The limit of the Policy that ended a run; empty if the program ended by itself."""
-_MOST = 20
+_MOST, _MOST_CHARACTERS = 20, 600
 """How many files a report names."""
 WORKSPACE_MOUNT = "/workspace"
 """The path of the workspace inside bubblewrap."""
@@ -103,7 +103,10 @@ class Outcome:
     @property
     def about_workspace(self) -> list[str]:
         """What became of the workspace, for the owner and the model: a few lines, however many files there are."""
-        names, more = self.files_changed[:_MOST], len(self.files_changed) - _MOST
+        names = list(self.files_changed[:_MOST])
+        while len(names) > 1 and sum(map(len, names)) > _MOST_CHARACTERS:
+            names.pop()
+        more = len(self.files_changed) - len(names)
         changed = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
         return [*([f"files changed: {changed}"] if names else []), *self.notes]
 

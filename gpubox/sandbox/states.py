@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from gpubox.sandbox.layers import OPEN_FILE, LayerItem, Names, View, is_opaque
+from gpubox.sandbox.runs_by_itself import is_cache
 
 MAX_DEPTH = 128
 """What lies in folders nested deeper than this is neither shown nor taken."""
@@ -172,6 +173,31 @@ def layer_entries(top: Path) -> Iterator[tuple[Names, os.stat_result, bool]]:
                     pending.append(inner)
             else:
                 yield inner, status, hides
+
+
+class Caches:
+    """Which folders of a view hold only what tools make again: that is no change, and is never taken.
+
+    By their name, or by the tag that tools put there (bford.info/cachedir): cargo's target, for one.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._known: dict[Names, bool] = {(): False}
+
+    def has(self, folder: Names) -> bool:
+        """Whether this folder is one, or lies in one."""
+        if folder not in self._known:
+            self._known[folder] = self.has(folder[:-1]) or is_cache(folder[-1]) or self._is_tagged(folder)
+        return self._known[folder]
+
+    def _is_tagged(self, folder: Names) -> bool:
+        with contextlib.suppress(OSError), self._view.folder(folder) as opened:
+            tag = opened.find("CACHEDIR.TAG")
+            if tag and tag.is_file:
+                with os.fdopen(os.open(tag.name, OPEN_FILE, dir_fd=tag.folder), "rb") as file:
+                    return b"tag created by" in file.read(512)  # who tags a folder of his own says no program
+        return False
 
 
 class BaseRecorder:

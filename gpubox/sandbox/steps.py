@@ -25,6 +25,7 @@ from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import (
     BaseRecorder,
     Bases,
+    Caches,
     layer_entries,
     names_of,
 )
@@ -163,7 +164,7 @@ class Steps:
         step = self._book.steps[-1]
         began_ns = self._noted_ns if began_ns is None else began_ns
         known, new, changed = self._bases(), Bases(), list[str]()
-        recorder = BaseRecorder(self._live, known, new, began_ns)
+        recorder, caches = BaseRecorder(self._live, known, new, began_ns), Caches(self.view())
         seen: dict[str, tuple[int, ...]] = {}
         with errors("What the program changed"):
             for names, status, hides in layer_entries(self._path(step) / "up"):
@@ -177,10 +178,11 @@ class Steps:
                 recorder.record(names, hides=hides or not is_folder)
                 if is_folder and (path in self._seen or known.get(path, new.get(path)) is not None):
                     continue  # a copy of the owner's
-                if not any(map(is_cache, names)):
+                if not (is_cache(names[-1]) or caches.has(names if is_folder else names[:-1])):
                     removed = is_whiteout(status)
                     changed.append(f"{path} (removed)" if removed else f"{path}/" if is_folder else path)
-            changed += [f"{path} (removed)" for path in self._seen.keys() - seen.keys() if not _in_cache(path)]
+            gone = [path for path in self._seen.keys() - seen.keys() if not caches.has(names_of(path)[:-1])]
+            changed += [f"{path} (removed)" for path in gone if not is_cache(names_of(path)[-1])]
             if new:
                 self._write(step, "bases", self._step_bases(step) | new)
         self._seen, self._noted_ns = seen, now_ns()
@@ -469,7 +471,3 @@ class Steps:
 def now_ns() -> int:
     """The time, for ``note_changes``. What the owner writes in the tick before it counts as written before it."""
     return time.time_ns()
-
-
-def _in_cache(path: str) -> bool:
-    return any(map(is_cache, path.split("/")))

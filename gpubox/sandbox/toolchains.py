@@ -80,7 +80,7 @@ def find_toolchains(
         env |= {"CARGO_NET_OFFLINE": "true", "GOPROXY": "off", "npm_config_offline": "true", "UV_OFFLINE": "1"}
     if str(home / ".rustup") in folders:
         env["RUSTUP_HOME"] = str(home / ".rustup")
-    env["GOTOOLCHAIN"] = "local"
+    env |= {"GOTOOLCHAIN": "local", "GIT_OPTIONAL_LOCKS": "0"}  # git status writes no index: it would be a change
     # Scripts of a virtual environment begin with the owner's path of its Python.
     taken = _within(str(workspace), *_TAKEN, *folders) or _within(str(home), str(workspace))
     place = () if taken else ((str(workspace), WORKSPACE_MOUNT),)

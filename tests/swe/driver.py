@@ -31,8 +31,6 @@ class Task:
     prompt: ClassVar[str]
     changes: ClassVar[Collection[str]]
     """The paths that differ in the owner's folder after he took the changes: all of these, and no others."""
-    ignored: ClassVar[tuple[str, ...]] = ()
-    """What git ignores: it may come."""
     night: ClassVar[bool] = False
     """Too long for the quick run."""
     home: Path | None = None
@@ -155,7 +153,7 @@ async def work(task: Task, paths: Paths, root: Path, monkeypatch: pytest.MonkeyP
 def compare(task: Task, before: Mapping[str, Entry], project: Project) -> None:
     """Says whether exactly the files of the task changed, nothing of ours is left, and each owner and mode is kept."""
     after = project.entries()
-    changed = {path for path in differences(before, after) if not path.startswith(task.ignored or "\0")}
+    changed = differences(before, after)
     assert changed == set(task.changes), {path: (before.get(path), after.get(path)) for path in changed}
     for path in changed & before.keys() & after.keys():
         old, new = before[path], after[path]

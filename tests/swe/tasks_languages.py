@@ -110,12 +110,11 @@ class MakeAndC(Task):
 
 
 class Rust(Task):
-    """cargo of the owner's home; its target folder is one that git ignores."""
+    """cargo of the owner's home; what it builds is a cache by its tag, so that the owner is not asked about it."""
 
     prompt = "cargo test fails. Please fix the code, not the test."
     changes = ("src/lib.rs",)
     tested_by = "cargo test --offline"
-    ignored = ("target/", "target")
     night = True
     home = OWN_HOME
 

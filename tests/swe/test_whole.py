@@ -20,7 +20,7 @@ from gpubox.tui.services import LocalServices
 from tests.sampling import sampled
 from tests.swe.driver import Task, compare
 from tests.swe.model import Model, ModelServer
-from tests.swe.project import Project, differences
+from tests.swe.project import MissingError, Project, differences
 from tests.swe.tasks_files import Crlf, ScriptMode
 from tests.swe.tasks_languages import MakeAndC, Node
 from tests.swe.tasks_python import FailingTest, FourFiles
@@ -55,6 +55,12 @@ class Hand:
 
     async def writes(self, words: str) -> None:
         await self.pilot.press(*("space" if char == " " else char for char in words))
+
+    async def commands(self, words: str) -> None:
+        """Writes and sends it: by now the owner knows the key, where a message covers the bar for some seconds."""
+        await self.writes(words)
+        await settled(self.pilot)
+        await self._press("⏎")
 
     async def answers(self, task: Task, pending: Callable[[], object]) -> None:
         """Answers the question that stands there, if one does. ``pending``: what is asked."""
@@ -113,14 +119,12 @@ async def code(task: Task, project: Project, hand: Hand, app: GpuboxApp, model: 
     await hand.press("take")
     await hand.sees("Taken.*(/undo) takes the turn back")
     taken = project.entries()
-    await hand.writes("/undo")
-    await hand.press("send|diff|run")
+    await hand.commands("/undo")
     await hand.sees("Undone.*(/redo) brings it back")
     assert not differences(before, project.entries())
-    await hand.writes("/redo")
-    await hand.press("send|diff|run")
+    await hand.commands("/redo")
     await hand.sees("Redone")
-    assert not {path for path in differences(taken, project.entries()) if not path.startswith(task.ignored or "\0")}
+    assert not differences(taken, project.entries())
 
 
 @pytest.mark.parametrize(("kind", "size"), sampled(CASES, 0.2))
@@ -131,8 +135,11 @@ async def test_the_owner_presses_only_what_the_screen_says(
         pytest.skip("nothing confines programs on this machine")
     monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
     task, project = kind(), Project(tmp_path / "project")
-    task.make(project)
-    project.commit("Begin")  # the screen offers a folder that looks like a project
+    try:
+        task.make(project)
+        project.commit("Begin")  # the screen offers a folder that looks like a project
+    except MissingError as missing:
+        pytest.skip(str(missing))
     monkeypatch.chdir(project.root)
     before = project.entries()
     async with ModelServer() as server:

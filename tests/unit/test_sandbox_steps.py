@@ -516,3 +516,19 @@ def test_folders_of_any_depth_and_modes_end_nothing(workspace: Path, steps: Step
     steps.undo()
     assert not (workspace / "ok").exists()
     remove_tree(steps.folder)  # too deep for pytest
+
+
+def test_what_a_tool_tagged_as_its_cache_is_no_change_and_the_owners_own_tag_hides_nothing(
+    steps: Steps, workspace: Path
+) -> None:
+    (workspace / "data").mkdir()
+    (workspace / "data/CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# not in my backup\n")
+    steps.begin_turn("t1")
+    layer = TopLayer(steps.view())
+    layer.write(names("target/CACHEDIR.TAG"), b"# This file is a cache directory tag created by cargo.\n")
+    layer.write(names("target/debug/x.o"), b"\0")
+    layer.write(names("data/table.csv"), b"1\n")
+    assert steps.note_changes() == ("data/table.csv",)
+    steps.end_turn()
+    assert paths(steps) == ["data/table.csv"]
+    assert steps.take().taken == ("data/table.csv",) and not (workspace / "target").exists()
