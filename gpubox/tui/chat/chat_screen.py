@@ -152,7 +152,6 @@ class ChatScreen(OtherScreen):
 
     @on(Transcript.LinesBelowChanged)
     def draw_lines(self) -> None:
-        """Draws the lines above and below the transcript."""
         if not self.is_mounted:
             return
         name, problem = (self.chat.name, self.chat.problem) if self.chat else ("", "")
@@ -211,7 +210,6 @@ class ChatScreen(OtherScreen):
         self._update_keys()
 
     def show_welcome(self) -> None:
-        """Updates what an empty chat shows."""
         self.transcript.welcome = self.no_server or welcome_lines(self.sandbox)
         if not self.transcript.turns:
             self.transcript.remake()
@@ -260,7 +258,6 @@ class ChatScreen(OtherScreen):
         self.work(self.read_list, "list", exclusive=True)
 
     def show_list(self, shown: bool) -> None:
-        """Opens or closes the list of chats."""
         self.chat_list.display = shown
         self.set_class(shown, "-listing")
         self.set_focus(self.chat_list.rows if shown else self.composer)
@@ -327,7 +324,6 @@ class ChatScreen(OtherScreen):
             self.work(work, "chat")
 
     async def close(self) -> None:
-        """Closes the open chat, if there is one."""
         chat, self.chat, self.editing = self.chat, None, False
         if chat:
             await chat.close()
@@ -425,7 +421,6 @@ class ChatScreen(OtherScreen):
     # -- chats ----------------------------------------------------------------------------------------
 
     def open_chat(self, name: str) -> None:
-        """Opens another chat."""
         if self.chat and self.chat.name == name:
             self.show_list(False)
         else:
@@ -457,7 +452,6 @@ class ChatScreen(OtherScreen):
         await self.commands.read_changes()
 
     async def read_list(self) -> None:
-        """Updates the list of chats, if it is shown."""
         if not self.chat_list.display:
             return
         chats = await self.chats.matching(self.chat_list.search.value.strip())
@@ -466,7 +460,6 @@ class ChatScreen(OtherScreen):
     # -- settings -------------------------------------------------------------------------------------
 
     def action_chat_settings(self) -> None:
-        """Opens the form with the settings of this chat."""
         self.change(self._edit_settings)
 
     async def _edit_settings(self) -> None:

@@ -38,7 +38,6 @@ class Chats:
         return await run_in_thread(chat_summaries, self.paths)
 
     async def search(self, text: str) -> list[SearchHit]:
-        """The prompts and answers that contain ``text``."""
         from gpubox.agent.chat_files import search
 
         return await run_in_thread(search, self.paths, text)
@@ -69,7 +68,6 @@ class Chats:
         return Chat(self.paths, self.config, name, find=find, ask=ask)
 
     async def free_name(self, text: str) -> str:
-        """A chat name made from ``text`` that is not in use."""
         from gpubox.agent.chat_files import free_name
 
         return await run_in_thread(free_name, self.paths, text)
@@ -114,7 +112,6 @@ class Chats:
         return (None, None) if self.recording else await run_in_thread(project_here, self.paths)
 
     async def remember_project(self, root: Path, allowed: bool) -> None:
-        """Keeps the owner's answer."""
         from gpubox.agent.projects import remember_allowed
 
         await run_in_thread(remember_allowed, self.paths, root, allowed)

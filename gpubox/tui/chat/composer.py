@@ -62,14 +62,12 @@ class Composer(TextArea):
         """When the text was last changed."""
 
     def set_text(self, text: str) -> None:
-        """Replaces the text and moves the cursor to its end."""
         self.text = text
         self.move_cursor(self.document.end)
         self._fit_height()
 
     @property
     def before_cursor(self) -> str:
-        """The text up to the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     async def _on_key(self, event: events.Key) -> None:

@@ -150,7 +150,6 @@ class DiffScreen(PushedScreen):
         return {change.path: None for change in self.changes if not doubt(change)}
 
     def mark(self, marked: Marked) -> None:
-        """Marks these, and no other."""
         self.rows.marked = marked
         self.draw()
 

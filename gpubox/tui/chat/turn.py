@@ -100,7 +100,6 @@ class TurnView:
 
     @property
     def answer(self) -> str:
-        """All visible text of the turn."""
         return "\n\n".join(part.text.strip("\n") for part in self.parts if isinstance(part, turn_parts.AnswerPart))
 
     def apply(self, event: e.AgentEvent, now: float = 0.0) -> None:
@@ -181,7 +180,6 @@ class TurnView:
                 pass
 
     def add_test(self, command: str, output: ToolOutput) -> None:
-        """What the project's tests said."""
         self._close_part()
         part = turn_parts.TestPart(ToolCall("", "test", {"command": command}))
         part.output = output
@@ -332,7 +330,6 @@ class TurnRunner:
 
     @property
     def seconds(self) -> float:
-        """Since the turn started."""
         return self._clock() - self._started_at
 
     async def run(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:

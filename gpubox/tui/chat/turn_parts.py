@@ -58,18 +58,15 @@ class TurnPart:
         self._lines: list[StyledLine] = []
 
     def changed(self) -> None:
-        """Discards the cached lines."""
         self._cache_key = None
 
     def lines(self, width: int) -> list[StyledLine]:
-        """The lines of the part, at most ``width`` cells wide."""
         key = (width, self.open)
         if key != self._cache_key:
             self._lines, self._cache_key = self.make(width), key
         return self._lines
 
     def make(self, width: int) -> list[StyledLine]:
-        """Lays the part out."""
         raise NotImplementedError
 
 
@@ -136,7 +133,6 @@ class ThinkingPart(TurnPart):
         self.over = False
 
     def add(self, text: str) -> None:
-        """Appends a delta."""
         self.deltas.append(text)
         self.tokens += 1
         self.changed()
@@ -189,7 +185,6 @@ class AnswerPart(TurnPart):
         self._stream = MarkdownStream()
 
     def add(self, text: str) -> None:
-        """Appends a delta."""
         self.text += text
         self._stream.add(text)
         self.changed()
