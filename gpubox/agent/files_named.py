@@ -131,15 +131,14 @@ def pasted_image(text: str) -> str:
 def _image_path(name: str, view: View | None) -> Path | None:
     """The file of an image: the owner may name any of his, and those of the workspace by their path in it."""
     path = Path(name).expanduser()
-    roots = view.folders if view else ()
-    for each in [path] if path.is_absolute() else [root / path for root in roots]:
+    for root in [None] if path.is_absolute() else view.folders if view else ():
         with contextlib.suppress(OSError):
-            status = each.lstat()
-            if stat.S_ISREG(status.st_mode):
+            status = View([root]).status(path.parts) if root else path.lstat()  # no link of the model leads out
+            if status and stat.S_ISREG(status.st_mode):
                 if status.st_size > MAX_IMAGE_BYTES:
                     raise GpuboxError(f"{name} is {small_size(status.st_size)}: an image may have "
                                       f"{small_size(MAX_IMAGE_BYTES)}.")  # fmt: skip
-                return each
+                return root / path if root else path
     return None
 
 

@@ -57,6 +57,8 @@ class QuestionPane(Vertical, can_focus=True):
         Binding("n", "no", "No", show=False),
         Binding("o", "write", "Another answer", show=False),
         Binding("escape", "leave", "Back to the prompt", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
         *(Binding(str(number), f"choose({number})", show=False) for number in range(1, MAX_OPTIONS + 1)),
     ]
 
@@ -126,6 +128,9 @@ class QuestionPane(Vertical, can_focus=True):
         self.screen.set_focus(self.screen.query_one("#composer"))
         self._show_keys()
 
+    def action_page(self, pages: int) -> None:
+        self.body.scroll_relative(y=pages * max(1, self.body.size.height - 1), animate=False)
+
     def _answer(self, answer: Answer) -> None:
         """Answers the question that is shown; the next one waits for its own Tab."""
         if self.pending and not self.pending[0][1].done():
@@ -157,7 +162,7 @@ class QuestionPane(Vertical, can_focus=True):
             text = f"tab, then {numbers if question.options else 'your answer'}"
         else:
             text = "tab, then y or n"
-        self.border_subtitle = text
+        self.border_subtitle = f"{text}   pgdn more" if self.body.max_scroll_y and not self.line.display else text
 
     def _show_next(self) -> None:
         if not self.is_attached:
@@ -172,6 +177,7 @@ class QuestionPane(Vertical, can_focus=True):
             self.body.make_again(lambda width: question_lines(question, width))
             self.refresh(layout=True)
             self.call_after_refresh(self.body.make_again)  # a pane that was hidden is not always told its size
+            self.call_after_refresh(self._show_keys)  # now it is known whether all of it fits
 
 
 def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
