@@ -158,12 +158,12 @@ def remove_chat(paths: Paths, name: str) -> None:
     """Deletes a chat. Raises GpuboxError if a gpubox has it open."""
     path = existing_chat(paths, name)
     with contextlib.closing(ChatJournal(path)):  # it holds the lock
+        for folder in (layers_folder, scratch_folder, images_folder):  # before a new chat has the name
+            remove_tree(folder(path))
         try:
             path.unlink()
         except OSError as error:
             raise GpuboxError(f"{name} cannot be removed: {error.strerror}.") from None
-        for folder in (layers_folder, scratch_folder, images_folder):
-            remove_tree(folder(path))
 
 
 def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> str:

@@ -21,7 +21,7 @@ from gpubox.agent.reply_text import without_repetition
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tools import Tool
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.client import LlamaClient
 from gpubox.server.stream import StreamError
 
@@ -177,8 +177,10 @@ class AfterTurn:
             self._pp = event.timing.pp_tokens_per_second or self._pp
 
     def cost(self, conversation: Conversation) -> str:
-        """What a compaction costs and frees now, a sentence."""
+        """What a compaction costs and frees now, a sentence. Raises UsageError if it would free nothing."""
         cost = compaction_cost(conversation, self._context_tokens, self._pp)
+        if not cost.freed_tokens:
+            raise UsageError("The conversation is short: there is nothing to compact.")
         seconds = f", {units.duration(cost.seconds)}" if cost.seconds is not None else ""
         return (
             f"The model sums up what was said: about {cost.freed_tokens:,} tokens become free, at most about "

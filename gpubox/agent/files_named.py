@@ -131,17 +131,15 @@ def pasted_image(text: str) -> str:
 def _image_path(name: str, view: View | None) -> Path | None:
     """The file of an image: the owner may name any of his, and those of the workspace by their path in it."""
     path = Path(name).expanduser()
-    roots = [root.resolve() for root in view.folders] if view else []
-    for each in [path] if path.is_absolute() else [root / path for root in roots]:
+    for root in [None] if path.is_absolute() else view.folders if view else ():
         with contextlib.suppress(OSError):
-            status = each.lstat()
-            through_link = not path.is_absolute() and each.resolve() != each  # a program may have put it there
-            if stat.S_ISREG(status.st_mode) and not through_link:
+            status = View([root]).status(path.parts) if root else path.lstat()  # no link of the model leads out
+            if status and stat.S_ISREG(status.st_mode):
                 if status.st_size > MAX_BYTES:
                     raise GpuboxError(
                         f"{name} is {small_size(status.st_size)}: at most {small_size(MAX_BYTES)} are sent."
                     )
-                return each
+                return root / path if root else path
     return None
 
 

@@ -14,6 +14,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tools import Tool
 from gpubox.errors import GpuboxError
+from gpubox.sanitize import sanitize_text
 from gpubox.server.client import LlamaClient
 
 _SECONDS = 600
@@ -37,7 +38,7 @@ async def propose_message(
     timings = TurnTimings(conversation, time.perf_counter)
     requester = await open_requester(client, conversation, settings, tools, lambda _: None, timings)
     reply = await requester.ask_aside(_ASK + "".join(diffs.values())[:_DIFF_CHARACTERS], MAX_MESSAGE_TOKENS)
-    if text := reply.visible.strip().strip("`").strip():
+    if text := sanitize_text(reply.visible).strip().strip("`").strip():
         return text
     raise GpuboxError("The model proposed no message.", "Write one.")
 
@@ -72,7 +73,7 @@ def _git(root: Path, arguments: Sequence[str], paths: Sequence[str], ok: Sequenc
         )
     except FileNotFoundError:
         raise GpuboxError("git is not installed.", "Install it, or commit by yourself.") from None
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise GpuboxError(f"git {_verb(arguments)} did not end well: {error}.") from None
     if done.returncode not in ok:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()

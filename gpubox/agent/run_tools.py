@@ -98,7 +98,9 @@ class RunTool:
             return OwnerQuestion("network", text, call=call)
         if call.arguments.get("network") is not True:
             return None
-        return OwnerQuestion("network", f"May this run use the network?\n{call.code}", call=call)
+        return OwnerQuestion(
+            "network", f"May this run use the network, this box's own servers too?\n{call.code}", call=call
+        )
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Raises GpuboxError if this machine cannot confine the program."""

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from gpubox import units
 from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
-from gpubox.sandbox.layers import Folder, LayerItem, Names, View
+from gpubox.sandbox.layers import OPEN_FILE, Folder, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
 from gpubox.sandbox.states import (
     MAX_DEPTH,
@@ -254,6 +254,8 @@ class Comparison:
     def _compare_contents(self, new: LayerItem | None, old: LayerItem | None) -> tuple[str, LineDiff | None]:
         """The kind of change (empty: equal), and its lines."""
         kind = "removed" if new is None else "link" if new.is_link else "changed" if old else "new"
+        if old and old.is_file:  # one that the owner closed to himself stays closed
+            os.close(os.open(old.name, OPEN_FILE, dir_fd=old.folder))
         if new and old and kind_of(new.status) == kind_of(old.status):
             if new.is_link:
                 return ("link" if new.link_target() != old.link_target() else ""), None

@@ -6,7 +6,9 @@ It is brought up to date before a run, and what the run changed is put into the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ from gpubox.sandbox.policy import Policy
 HEAVY = ("node_modules", ".venv", "venv")
 """Folders that are mounted read-only instead of copied, where there are mounts."""
 _PIECE_BYTES = 1 << 20
+_KEPT_FREE_BYTES = 1 << 30
 _MAX_DEPTH = 128
 """What a program nests deeper is not put into a layer."""
 
@@ -68,6 +71,8 @@ class PrivateCopy:
     def synchronize(self) -> None:
         """Makes the copy equal to the view. Raises OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._stamp.exists():
+            self._require_room()
         for difference in self._differences(from_view=True):
             name, seen, old = difference.names[-1], difference.seen, difference.copied
             if old and (seen is None or seen.is_folder != stat.S_ISDIR(old.st_mode) or not seen.is_folder):
@@ -85,6 +90,14 @@ class PrivateCopy:
         if not self._stamp.exists():
             self._stamp.touch()
             os.utime(self._stamp, ns=(0, 0))
+
+    def _require_room(self) -> None:
+        """The first copy must leave the owner some of his disk. Sparse files are copied whole. Raises OSError."""
+        free = shutil.disk_usage(self.folder).free - _KEPT_FREE_BYTES
+        for names, item in self.view.walk():
+            free -= item.status.st_size if item.is_file and names[0] not in self.read_only else 0
+            if free < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
 
     def harvest(self) -> None:
         """Puts what differs from the view into its top layer. Raises OSError."""

@@ -58,7 +58,7 @@ def why_it_runs(path: str, link_target: str | None = None) -> str:
     if link_target is None:
         return ""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link_target))
-    if target.startswith(("/", "..")):
+    if target.startswith(("/", "..")) or ".." in link_target.lstrip("./").split("/"):  # where "a/.." is, a link decides
         return "a link out of the workspace"
     why = why_it_runs(target)
     return f"a link to {target}: {why}" if why else ""

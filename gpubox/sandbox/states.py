@@ -117,8 +117,8 @@ def open_file(folder: int, name: str) -> io.BufferedReader:
 
 
 def taken_mode(status: os.stat_result) -> int:
-    """The permissions that a take gives: without setuid and setgid."""
-    return status.st_mode & (0o1777 if stat.S_ISDIR(status.st_mode) else 0o777)
+    """The permissions that a take gives: without setuid and setgid, and never so that undo would be kept out."""
+    return status.st_mode & 0o1777 | 0o700 if stat.S_ISDIR(status.st_mode) else status.st_mode & 0o777 | 0o400
 
 
 def item_status(view: View, names: Names) -> os.stat_result | None:
@@ -164,7 +164,10 @@ def layer_entries(top: Path) -> Iterator[tuple[Names, os.stat_result, bool]]:
             here = folder.descriptors[0]
             for name in os.listdir(here):  # noqa: PTH208 - by descriptor
                 with contextlib.suppress(FileNotFoundError):
-                    entries.append(((*names, name), os.stat(name, dir_fd=here, follow_symlinks=False), False))
+                    status = os.stat(name, dir_fd=here, follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o500 != 0o500:  # else all in it looks removed
+                        os.chmod(name, stat.S_IMODE(status.st_mode) | 0o500, dir_fd=here)
+                    entries.append(((*names, name), status, False))
             if names:
                 entries.append((names, os.fstat(here), is_opaque(here)))
         for inner, status, hides in entries:

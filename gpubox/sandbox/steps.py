@@ -36,6 +36,7 @@ from gpubox.storage import lock_file, private_folder
 
 T = TypeVar("T")
 MAX_OPEN_LAYERS = 40
+_CLOCK_STEP_NS = 50_000_000
 MAX_TURNS, MAX_KEPT_BYTES = 50, 4 << 30
 """Turns that can be undone, and what their decided layers and files may hold on disk; older ones are forgotten."""
 
@@ -79,7 +80,7 @@ class Steps:
         self.workspace, self.folder, self.owner = workspace, folder, owner
         self._live = View([workspace])
         self._seen: dict[str, tuple[int, ...]] = {}
-        self._noted_ns = now_ns()
+        self._note_time()
         self._known_bases: dict[int, Bases] = {}
         with errors(f"The steps in {folder}"):
             private_folder(folder)
@@ -136,7 +137,7 @@ class Steps:
             raise GpuboxError(
                 f"{MAX_OPEN_LAYERS} turns wait for your decision.", "Take or drop their changes, then ask again."
             )
-        self._noted_ns = now_ns()
+        self._note_time()
         with errors("The turn's layer"):
             step = self._new_step("turn", turn_id)
             for name in ("up", "work"):
@@ -162,7 +163,8 @@ class Steps:
         if not self._book.turn_is_open:
             return ()
         step = self._book.steps[-1]
-        began_ns = self._noted_ns if began_ns is None else began_ns
+        set_back = self._clock - clock_offset()
+        began_ns = (self._noted_ns if began_ns is None else began_ns) - (set_back if set_back > _CLOCK_STEP_NS else 0)
         known, new, changed = self._bases(), Bases(), list[str]()
         recorder, caches = BaseRecorder(self._live, known, new, began_ns), Caches(self.view())
         seen: dict[str, tuple[int, ...]] = {}
@@ -185,8 +187,12 @@ class Steps:
             changed += [f"{path} (removed)" for path in gone if not is_cache(names_of(path)[-1])]
             if new:
                 self._write(step, "bases", self._step_bases(step) | new)
-        self._seen, self._noted_ns = seen, now_ns()
+        self._seen = seen
+        self._note_time()
         return tuple(sorted(changed))
+
+    def _note_time(self) -> None:
+        self._noted_ns, self._clock = now_ns(), clock_offset()
 
     def end_turn(self) -> None:
         """The open turn's layer is complete. Does nothing if none is open. Raises GpuboxError."""
@@ -471,3 +477,8 @@ class Steps:
 def now_ns() -> int:
     """The time, for ``note_changes``. What the owner writes in the tick before it counts as written before it."""
     return time.time_ns()
+
+
+def clock_offset() -> int:
+    """The time less that since the boot (ns): it only changes where somebody sets the clock."""
+    return now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)

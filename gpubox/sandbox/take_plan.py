@@ -108,7 +108,7 @@ class TakePlan:
         """Makes what is put, complete and on the disk. Raises OSError."""
         puts = list(self._puts.values())
         for number, put in enumerate(puts):
-            slot = self._side / str(number)
+            put.slot, slot = number, self._side / str(number)
             if put.after and put.after.kind == "link":
                 make_link(slot, put.after)
             elif put.after and put.after.kind == "file":

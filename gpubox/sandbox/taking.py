@@ -37,6 +37,8 @@ class Put(msgspec.Struct):
     after: State | None
     parent: bool = False
     """An owner's folder in which something is exchanged: only its time is put back."""
+    slot: int = 0
+    """Its name in the folder of a side, unlike that of any other put of the step."""
 
     @property
     def names(self) -> Names:
@@ -59,7 +61,7 @@ class FileExchange:
         """
         others: list[Put] = []
         side = self.before if forward else self.after
-        for number, put in enumerate(self.puts):
+        for put in self.puts:
             have, want = (put.before, put.after) if forward else (put.after, put.before)
             with self._parent(put.names) as (folder, name):
                 if not _is(folder, name, have):
@@ -72,7 +74,7 @@ class FileExchange:
                 elif state and have and want and state.kind == "folder" and have.mtime_ns not in (0, state.mtime_ns):
                     want = msgspec.structs.replace(want, mtime_ns=0)  # the owner was in it: its time is his
                 if state and not put.parent:
-                    self._save(folder, name, state, side / str(number))
+                    self._save(folder, name, state, side / str(put.slot))
                 put.before, put.after = (state, want) if forward else (want, state)
         sync_folder(side)
         return others
@@ -100,11 +102,10 @@ class FileExchange:
         Raises OSError, after some are done.
         """
         side = self.after if forward else self.before
-        numbered = [(number, put, *((put.before, put.after) if forward else (put.after, put.before)))
-                    for number, put in enumerate(self.puts)]  # fmt: skip
+        sides = [(put, *((put.before, put.after) if forward else (put.after, put.before))) for put in self.puts]
         refused: list[Put] = []
-        open_puts: list[tuple[int, Put, State | None, State | None]] = []
-        for number, put, have, want in numbered:
+        open_puts: list[tuple[Put, State | None, State | None]] = []
+        for put, have, want in sides:
             with self._parent(put.names) as (folder, name):
                 if folder >= 0:
                     with contextlib.suppress(OSError):
@@ -113,43 +114,51 @@ class FileExchange:
                     continue
                 between = folder < 0 or state_of(folder, name, digest=False) is None
                 if _is(folder, name, have) or (between and have and want):  # killed between removing and making
-                    open_puts.append((number, put, have, want))
+                    open_puts.append((put, have, want))
                 else:
                     refused.append(put)
-        by_depth = sorted(open_puts, key=lambda item: len(item[1].names))
-        for _, put, have, want in reversed(by_depth):
-            if have and (want is None or (have.kind == "folder") != (want.kind == "folder")):
-                self._remove(put, have)
-        for number, put, have, want in by_depth:
+        by_depth = sorted(open_puts, key=lambda item: len(item[0].names))
+        for put, have, want in reversed(by_depth):
+            goes = have and (want is None or (have.kind == "folder") != (want.kind == "folder"))
+            if have and goes and not self._remove(put, have) and want is None:
+                refused.append(put)
+        for put, have, want in by_depth:
             if want:
                 with self._parent(put.names) as (folder, name):
                     if folder < 0:
                         refused.append(put)
                     elif want.kind != "folder":
-                        self._place(folder, name, side / str(number), want)
+                        if not self._place(folder, name, side / str(put.slot), have, want):
+                            refused.append(put)
                     elif have is None or have.kind != "folder":
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, 0o700, dir_fd=folder)
                             if os.geteuid() == 0:
                                 owner = os.fstat(folder)
                                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
-        self._finish_folders(numbered, side, forward=forward)
+        self._finish_folders(sides, side, forward=forward)
         return refused
 
-    def _remove(self, put: Put, have: State) -> None:
+    def _remove(self, put: Put, have: State) -> bool:
+        """False: the owner has just changed it."""
         with self._parent(put.names) as (folder, name):
+            if folder >= 0 and not (_is(folder, name, have) or _is(folder, name, None)):
+                return False
             try:
                 if folder >= 0:
                     (os.rmdir if have.kind == "folder" else os.unlink)(name, dir_fd=folder)
             except OSError as error:  # it holds something of the owner: it stays
                 if error.errno not in (errno.ENOTEMPTY, *_NO_WAY):
                     raise
+            return True
 
-    def _place(self, folder: int, name: str, slot: Path, want: State) -> None:
-        """Puts the complete file of ``slot`` in its place in one step."""
+    def _place(self, folder: int, name: str, slot: Path, have: State | None, want: State) -> bool:
+        """Puts the complete file of ``slot`` in its place in one step. False: the owner has just changed that."""
+        if not (_is(folder, name, have) or _is(folder, name, None)):
+            return False
         try:
             os.rename(slot, name, dst_dir_fd=folder)
-            return
+            return True
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -159,13 +168,17 @@ class FileExchange:
         else:
             with slot_file(slot) as file:
                 write_file(beside, file, slot, want.mode, want.mtime_ns)
+        if not (_is(folder, name, have) or _is(folder, name, None)):  # the copy took its time
+            os.unlink(self._temporary, dir_fd=folder)
+            return False
         os.rename(self._temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         slot.unlink()
+        return True
 
     def _finish_folders(
-        self, numbered: list[tuple[int, Put, State | None, State | None]], side: Path, *, forward: bool
+        self, sides: list[tuple[Put, State | None, State | None]], side: Path, *, forward: bool
     ) -> None:
-        for number, put, have, want in sorted(numbered, key=lambda item: -len(item[1].names)):
+        for put, have, want in sorted(sides, key=lambda item: -len(item[0].names)):
             with self._parent(put.names) as (folder, name):
                 if folder < 0 or not want or want.kind != "folder" or not _is(folder, name, want):
                     if folder >= 0:
@@ -175,8 +188,8 @@ class FileExchange:
                 try:
                     path = Path(f"/proc/self/fd/{handle}")
                     if not put.parent:
-                        new = have is None or have.kind != "folder"
-                        _set_folder(path, side / str(number) if new and (side / str(number)).is_dir() else None, want)
+                        new, slot = have is None or have.kind != "folder", side / str(put.slot)
+                        _set_folder(path, slot if new and slot.is_dir() else None, want)
                     if want.mtime_ns == path.stat().st_mtime_ns:
                         continue
                     if want.mtime_ns:

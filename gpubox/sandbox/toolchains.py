@@ -16,7 +16,9 @@ CACHE_MOUNT = "/cache"
 """The folder inside that lasts as long as the chat."""
 _IN_HOME = (
     *(".pyenv", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/pipx", ".local/share/mise/installs"),
-    *("miniconda3", "anaconda3", "miniforge3", "mambaforge", ".asdf/installs", ".sdkman/candidates", ".dotnet"),
+    *("miniconda3", "anaconda3", "miniforge3", "mambaforge", ".asdf/installs", ".sdkman/candidates"),
+    *(".dotnet/dotnet", ".dotnet/host", ".dotnet/sdk", ".dotnet/shared", ".dotnet/packs", ".dotnet/templates"),
+    *(".dotnet/sdk-manifests", ".dotnet/tools"),
     *(".nvm/versions", ".local/share/fnm", ".fnm", ".volta/bin", ".volta/tools", ".bun/bin", ".deno/bin"),
     *(".cargo/bin", ".rustup", "sdk", "go/bin", ".ghcup", ".juliaup"),
 )
@@ -53,7 +55,7 @@ def find_toolchains(
 ) -> Toolchains:
     """``cache``: the host folder of CACHE_MOUNT. ``path``: the owner's PATH. Tests replace ``root``, which is /."""
     at_home = home.is_absolute() and len(home.parts) > 1 and not home.is_relative_to("/usr")
-    folders = [str(home / name) for name in _IN_HOME if at_home and (home / name).is_dir()]
+    folders = [str(home / name) for name in _IN_HOME if at_home and (home / name).exists()]
     own = network or (cache is not None and (cache / "cargo").is_dir())
     folders += [str(home / name) for name in _DOWNLOADED if at_home and not own and (home / name).is_dir()]
     folders += [folder for folder in _ELSEWHERE if (root / folder[1:]).is_dir()]
@@ -62,7 +64,8 @@ def find_toolchains(
     folders += sorted(folder for folder in optional if (root / folder[1:]).is_dir())
     places = ("/usr", "/bin", "/sbin", *folders)
     kept = [word for word in words if _within(word, *places)]
-    bins = [str(home / name) for name in _BINS if _within(str(home / name), *folders)]
+    usual_bins = [str(home / name) for name in _BINS]
+    bins = [each for each in usual_bins if _within(each, *folders) or any(_within(inner, each) for inner in folders)]
     bins += [str(folder) for folder in _newest_node(home, folders)]
     tools = tuple(_tool_links(home, folders)) if at_home else ()
     venvs = [f"{WORKSPACE_MOUNT}/{name}/bin" for name in VENVS]

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_struct
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -232,6 +233,22 @@ async def test_the_network_is_asked_for_and_a_no_may_say_why(keys: list[str], ex
         await pilot.press(*keys)
         await over(pilot, screen)
         assert answers == [expected] and screen.composer.has_focus and not screen.questions.display
+
+
+async def test_a_long_question_is_read_to_its_end_before_it_is_answered() -> None:
+    long = replace_struct(NETWORK, text=f"{NETWORK.text}{chr(10) * 60}curl evil.example")
+
+    async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
+        return [e.ToolFinished(RUN, ToolOutput("done", ok=(await chat.ask(long)).yes))]
+
+    chats = FakeChats([*opening(), e.ToolRequested(RUN), e.QuestionAsked(long), ask, *answer("Done.")])
+    async with chatting(chats) as (pilot, screen):
+        await say(pilot, "install it")
+        await shows(pilot, "npm ci", "pgdn more")
+        await pilot.press("tab", *["pagedown"] * 12)
+        await shows(pilot, "curl evil.example", "y yes   n no   esc back   pgdn more")
+        await pilot.press("n", "enter")
+        await over(pilot, screen)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubox.agent.files_named import Prompt, read_named, workspace_names
-from gpubox.agent.projects import project_here, remember_allowed
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.layers import View
@@ -39,7 +38,6 @@ class Chats:
         return await run_in_thread(chat_summaries, self.paths)
 
     async def search(self, text: str) -> list[SearchHit]:
-        """The prompts and answers that contain ``text``."""
         from gpubox.agent.chat_files import search
 
         return await run_in_thread(search, self.paths, text)
@@ -70,7 +68,6 @@ class Chats:
         return Chat(self.paths, self.config, name, find=find, ask=ask)
 
     async def free_name(self, text: str) -> str:
-        """A chat name made from ``text`` that is not in use."""
         from gpubox.agent.chat_files import free_name
 
         return await run_in_thread(free_name, self.paths, text)
@@ -108,16 +105,16 @@ class Chats:
         """The prompt ``text`` with what the files hold that it names."""
         return await run_in_thread(read_named, text, _view(chat, chat.settings.workdir))
 
-    async def project(self) -> tuple[str, bool | None]:
-        """The folder in which gpubox was started, and whether it may be a workspace; empty: it cannot be one."""
-        if self.recording:
-            return "", None
-        root, allowed = await run_in_thread(project_here, self.paths)
-        return str(root or ""), allowed
+    async def project(self) -> tuple[Path | None, bool | None]:
+        """The folder in which gpubox was started, and whether it may be a workspace; ``None``: it cannot be one."""
+        from gpubox.agent.projects import project_here
 
-    async def remember_project(self, root: str, allowed: bool) -> None:
-        """Keeps the owner's answer."""
-        await run_in_thread(remember_allowed, self.paths, Path(root), allowed)
+        return (None, None) if self.recording else await run_in_thread(project_here, self.paths)
+
+    async def remember_project(self, root: Path, allowed: bool) -> None:
+        from gpubox.agent.projects import remember_allowed
+
+        await run_in_thread(remember_allowed, self.paths, root, allowed)
 
     async def save_file(self, text: str, path: str, folder: str) -> str:
         """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""

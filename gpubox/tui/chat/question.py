@@ -57,6 +57,8 @@ class QuestionPane(Vertical, can_focus=True):
         Binding("n", "no", "No", show=False),
         Binding("o", "write", "Another answer", show=False),
         Binding("escape", "leave", "Back to the prompt", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
         *(Binding(str(number), f"choose({number})", show=False) for number in range(1, MAX_OPTIONS + 1)),
     ]
 
@@ -74,7 +76,6 @@ class QuestionPane(Vertical, can_focus=True):
 
     @property
     def question(self) -> OwnerQuestion | None:
-        """The one that is shown."""
         return self.pending[0][0] if self.pending else None
 
     async def ask(self, question: OwnerQuestion, title: str = "") -> Answer:
@@ -117,7 +118,6 @@ class QuestionPane(Vertical, can_focus=True):
             self._answer(Answer(True, question.options[number - 1]))
 
     def take_line(self, text: str) -> None:
-        """Answers with what was typed."""
         refuses = self.line.placeholder == WHY_NOT
         if text or refuses:
             self._answer(Answer(not refuses, text))
@@ -127,6 +127,9 @@ class QuestionPane(Vertical, can_focus=True):
         self.line.display = False
         self.screen.set_focus(self.screen.query_one("#composer"))
         self._show_keys()
+
+    def action_page(self, pages: int) -> None:
+        self.body.scroll_relative(y=pages * max(1, self.body.size.height - 1), animate=False)
 
     def _answer(self, answer: Answer) -> None:
         """Answers the question that is shown; the next one waits for its own Tab."""
@@ -159,7 +162,7 @@ class QuestionPane(Vertical, can_focus=True):
             text = f"tab, then {numbers if question.options else 'your answer'}"
         else:
             text = "tab, then y or n"
-        self.border_subtitle = text
+        self.border_subtitle = f"{text}   pgdn more" if self.body.max_scroll_y and not self.line.display else text
 
     def _show_next(self) -> None:
         if not self.is_attached:
@@ -174,6 +177,7 @@ class QuestionPane(Vertical, can_focus=True):
             self.body.make_again(lambda width: question_lines(question, width))
             self.refresh(layout=True)
             self.call_after_refresh(self.body.make_again)  # a pane that was hidden is not always told its size
+            self.call_after_refresh(self._show_keys)  # now it is known whether all of it fits
 
 
 def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
