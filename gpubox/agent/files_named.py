@@ -131,7 +131,8 @@ def pasted_image(text: str) -> str:
 def _image_path(name: str, view: View | None) -> Path | None:
     """The file of an image: the owner may name any of his, and those of the workspace by their path in it."""
     path = Path(name).expanduser()
-    for root in [None] if path.is_absolute() else view.folders if view else ():
+    inner = view.folders if view and ".." not in path.parts else ()
+    for root in [None] if path.is_absolute() else inner:
         with contextlib.suppress(OSError):
             status = View([root]).status(path.parts) if root else path.lstat()  # no link of the model leads out
             if status and stat.S_ISREG(status.st_mode):
