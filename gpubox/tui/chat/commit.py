@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import Dialog
+from gpubox.views.changes import count
+
+FILES_SHOWN = 8
 
 
 class CommitScreen(Dialog[str | None]):
@@ -15,7 +21,7 @@ class CommitScreen(Dialog[str | None]):
 
     DEFAULT_CSS = """
     CommitScreen > Vertical { width: 84; max-width: 100%; height: auto; padding: 1 2; }
-    CommitScreen TextArea { height: 10; border: none; background: $line; padding: 0 1; }
+    CommitScreen TextArea { height: 8; border: none; background: $line; padding: 0 1; &:focus { border: none; } }
     CommitScreen Static { height: auto; margin-top: 1; color: $quiet; }
     """
     BINDINGS = [  # noqa: RUF012
@@ -23,8 +29,13 @@ class CommitScreen(Dialog[str | None]):
         Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", priority=True),
     ]
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, paths: Sequence[str]) -> None:
+        """``paths``: what is committed."""
         super().__init__()
+        names = [sanitize_line(path) for path in paths[:FILES_SHOWN]]
+        more = [f"and {len(paths) - FILES_SHOWN:,} more"] if len(paths) > FILES_SHOWN else []
+        head = f"{count(len(paths), 'file')}, with your git and your name. Nothing is pushed."
+        self.about = "\n  ".join([head, *names, *more])
         self.message = TextArea(message, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
         self.message.cursor_blink = False
 
@@ -32,7 +43,7 @@ class CommitScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = "Commit", "⏎ commits, ^j new line, esc cancels"
             yield self.message
-            yield Static("Commits what was taken, with your git and your name. Nothing is pushed.", markup=False)
+            yield Static(self.about, markup=False)
 
     def on_mount(self) -> None:
         self.set_focus(self.message)
