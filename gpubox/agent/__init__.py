@@ -4,13 +4,12 @@ chat.py           one open chat: its turns, its server, its file
 loop.py           one turn: rounds of think, act, observe -> AgentEvents
 budget.py         rounds, tokens and minutes of a turn, and the question to go on
 completion.py     one request: body, stream, a second request where that helps, room in a full context
-compaction.py     makes a long conversation short
+compaction.py     makes a long conversation short, mostly between two turns
 events.py         the events of a turn and the messages of a chat
 settings.py       limits, protocol, sampling and system prompt of a turn
 conversation.py   the messages of a chat, and their form in a request
 endpoint.py       which server answers
 timing.py         where the time of a turn goes
-reread.py         names the part of a prompt that was read again (pure)
 reply_text.py     thinking and repetition in the text of a reply
 code_answer.py    finds the code in a reply, for the chat and for benchmarks
 tools.py          what a tool is, and which protocol a server gets
@@ -21,14 +20,12 @@ file_tools.py     list, read, edit, write
 run_tools.py      run, search, test: programs in the Sandbox
 search_program.py what search runs there
 turn_tools.py     ask, done
-test_output.py    the part of a test run's output that says what failed (pure)
 edits.py          what an edit or a write makes of a file
 edit_match.py     where in a file an edit belongs (pure)
 mcp.py            tools of the owner's MCP servers, called by name
 workspace.py      the one folder that tools see, with the layers that take what they write
 work.py           the files of one chat: its turns' layers, and what the owner takes of them
 git.py            commits what was taken, and proposes the message
-after_turn.py     between two turns: sums a long conversation up, has it read ahead
 projects.py       what the owner has said about his projects, and they of themselves
 chat_file.py      the file of an open chat, and the chat that is in it
 chat_log.py       the records of a chat file, read back as a tree of turns

@@ -104,9 +104,7 @@ def _marked_call(inner: str, names: Sequence[str]) -> Iterator[TextToolCall | No
     if mistral := re.match(r"([\w.-]+)\s*(\{.*)", inner, re.S):
         yield mistral[1], mistral[2]
     elif inner.startswith("["):
-        items = load_json(inner)
-        calls = [_json_call(json.dumps(item), names) for item in items] if isinstance(items, list) else None
-        yield from calls if calls is not None else _python_calls(inner, names)
+        yield from _listed(inner, names) or _python_calls(inner, names)
     else:
         yield _json_call(inner, names, strict=False)
 
@@ -127,12 +125,13 @@ def _gemma(match: re.Match[str], _: Sequence[str]) -> Iterator[TextToolCall]:
 
 def _fenced(match: re.Match[str], names: Sequence[str]) -> Iterator[TextToolCall | None]:
     inner = match[1].strip()
+    yield from _listed(inner, names) or [_json_call(inner, names)]
+
+
+def _listed(inner: str, names: Sequence[str]) -> list[TextToolCall | None]:
+    """The calls of a JSON list."""
     items = load_json(inner) if inner.startswith("[") else None
-    yield from (
-        [_json_call(json.dumps(item), names) for item in items]
-        if isinstance(items, list)
-        else [_json_call(inner, names)]
-    )
+    return [_json_call(json.dumps(item), names) for item in items] if isinstance(items, list) else []
 
 
 def _tool_code(match: re.Match[str], names: Sequence[str]) -> Iterator[TextToolCall]:

@@ -16,19 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubox.agent.chat_file import ChatFile
-from gpubox.agent.chat_files import (
-    branch_chat,
-    require_turn,
-)
-from gpubox.agent.chat_log import (
-    ChatLog,
-    ChatSettings,
-    FilesTaken,
-    HeadMoved,
-    OwnerNote,
-    SettingsChanged,
-    TurnHeader,
-)
+from gpubox.agent.chat_files import branch_chat, require_turn
+from gpubox.agent.chat_log import ChatLog, ChatSettings, FilesTaken, HeadMoved, OwnerNote, SettingsChanged, TurnHeader
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import (
@@ -51,7 +40,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
-    from gpubox.agent.after_turn import AfterTurn
+    from gpubox.agent.compaction import AfterTurn
     from gpubox.agent.loop import AgentLoop
     from gpubox.agent.mcp import McpServers
     from gpubox.agent.projects import ProjectTests
@@ -162,12 +151,12 @@ class Chat:
         require_turn(self.log, turn_id)
         self._record(HeadMoved(turn_id, utc_now()))
 
-    def branch(self, name: str, turn_id: str | None = None) -> None:
+    def branch(self, name: str, turn_id: str | None = None) -> str:
         """Copies the chat up to ``turn_id`` (without it: up to the head) to a new chat ``name``.
 
-        Raises UsageError, GpuboxError if the new chat cannot be written.
+        Returns a sentence on what it lacks, as ``branch_chat``. Raises GpuboxError.
         """
-        branch_chat(self._paths, self.log, name, turn_id)
+        return branch_chat(self._paths, self.log, name, turn_id)
 
     async def send(
         self, text: str, images: Sequence[Path] = (), *, attached: str = ""
@@ -441,7 +430,7 @@ class Chat:
         self._close_work()
 
     def _after_turn(self) -> AfterTurn:
-        from gpubox.agent.after_turn import AfterTurn
+        from gpubox.agent.compaction import AfterTurn
 
         self._after = self._after or AfterTurn()
         return self._after

@@ -15,12 +15,14 @@ from gpubox.agent.chat_log import (
     ChatLog,
     ChatSettings,
     HeadMoved,
+    OwnerNote,
     SettingsChanged,
     Turn,
     TurnHeader,
     decode,
     read_chat_log,
 )
+from gpubox.agent.events import FilesChanged
 from gpubox.agent.journal import ChatJournal
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
@@ -29,6 +31,9 @@ from gpubox.sandbox.layers import remove_tree
 from gpubox.storage import DECODE_ERRORS, open_lines
 from gpubox.toml_table import closest_match
 
+_BRANCHED = (
+    "(This chat is a copy: of your changes it has only those that the owner took. Read a file before you edit it.)"
+)
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
 _MAX_HEADER_BYTES = 65536
 _TURN_HEADER_START = b'{"record":"turn_header",'
@@ -161,10 +166,11 @@ def remove_chat(paths: Paths, name: str) -> None:
             raise GpuboxError(f"{name} cannot be removed: {error.strerror}.") from None
 
 
-def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> None:
-    """Copies the turns up to ``turn_id`` (without it: up to the head) to a new chat.
+def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None = None) -> str:
+    """Copies the turns up to ``turn_id`` (without it: up to the head) to a new chat, without the layers.
 
-    Raises UsageError if there is no such turn or the new chat exists, GpuboxError if it cannot be written.
+    Returns a sentence on changes that it may lack; empty: its turns made none. Raises UsageError if there is no such
+    turn or the new chat exists, GpuboxError if it cannot be written.
     """
     require_turn(log, turn_id)
     path = chat_path(paths, new_name)
@@ -175,10 +181,14 @@ def branch_chat(paths: Paths, log: ChatLog, new_name: str, turn_id: str | None =
             journal.add(turn.header)
             for event in turn.events:
                 journal.add_event(event)
+        changed = any(isinstance(event, FilesChanged) for turn in log.path(turn_id) for event in turn.events)
+        if changed:
+            journal.add(OwnerNote(_BRANCHED, utc_now()))
         journal.flush()
     if journal.problem:
         path.unlink(missing_ok=True)
         raise GpuboxError(f"The chat {new_name} could not be created. {journal.problem}")
+    return f"Changes that you have not taken stay in {log.name}." if changed else ""
 
 
 def rewind_chat(paths: Paths, name: str, turn_id: str | None) -> str:

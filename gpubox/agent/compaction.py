@@ -7,19 +7,21 @@ places: ``n_cache_reuse`` has llama-server move it, where the model allows that,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from gpubox import units
 from gpubox.agent.completion import CHARACTERS_PER_TOKEN, CompletionRequester, open_requester
 from gpubox.agent.conversation import Conversation
-from gpubox.agent.events import Compacted, Emit, Message, Notice, RoundTiming
+from gpubox.agent.events import AgentEvent, Compacted, Emit, Message, Notice, RoundFinished, RoundTiming, TurnStarted
 from gpubox.agent.reply_text import without_repetition
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tools import Tool
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.client import LlamaClient
 from gpubox.server.stream import StreamError
 
@@ -38,6 +40,8 @@ SUMMARY_REQUEST = (
     "most {words} words what is needed to go on: the task, what was decided, what you found out, which files and "
     "functions you changed, what is left to do. Only that text, no call and no code."
 )
+MOVED = "Where the server can, it moves what stays in its cache and does not read it again, which is nearly the same."
+"""A moved piece was read after what is gone now, and keeps a trace of it: the owner is told."""
 GO_ON = "Go on."
 
 
@@ -119,7 +123,8 @@ async def sum_up(requester: CompletionRequester, question: Message | None = None
     event = Compacted(summary, start, request, question_at, timing)
     conversation.apply(event)
     requester.emit(event)
-    requester.emit(Notice("compacted", f"The conversation was summed up: about {freed:,} tokens are free again."))
+    said = f"The conversation was summed up: about {freed:,} tokens are free again. {MOVED}"
+    requester.emit(Notice("compacted", said))
     return event
 
 
@@ -153,3 +158,75 @@ def _is_worth_it(conversation: Conversation, context_tokens: int) -> bool:
 
 def _tokens(messages: Sequence[Message]) -> int:
     return sum(message.characters for message in messages) // CHARACTERS_PER_TOKEN
+
+
+class AfterTurn:
+    """What happens between two turns of one chat. ``rest`` before the conversation is used again."""
+
+    def __init__(self) -> None:
+        self._context_tokens: int | None = None
+        self._pp: float | None = None
+        self._summary: asyncio.Task[Compacted] | None = None
+        self._ahead: asyncio.Task[object] | None = None
+
+    def observe(self, event: AgentEvent) -> None:
+        """Keeps what the events of a turn say about the server."""
+        if isinstance(event, TurnStarted):
+            self._context_tokens = event.context_size_tokens
+        elif isinstance(event, RoundFinished):
+            self._pp = event.timing.pp_tokens_per_second or self._pp
+
+    def cost(self, conversation: Conversation) -> str:
+        """What a compaction costs and frees now, a sentence. Raises UsageError if it would free nothing."""
+        cost = compaction_cost(conversation, self._context_tokens, self._pp)
+        if not cost.freed_tokens:
+            raise UsageError("The conversation is short: there is nothing to compact.")
+        seconds = f", {units.duration(cost.seconds)}" if cost.seconds is not None else ""
+        return (
+            f"The model sums up what was said: about {cost.freed_tokens:,} tokens become free, at most about "
+            f"{cost.read_tokens:,} are read again{seconds}."
+        )
+
+    async def ending(
+        self, conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient
+    ) -> AsyncGenerator[AgentEvent, None]:
+        """The events of a compaction at the end of a turn, if it is time for one."""
+        if not wants_compaction(conversation, self._context_tokens):
+            return
+        yield Notice("compacting", self.cost(conversation))
+        try:
+            for event in await self.compact(conversation, settings, tools, client):
+                yield event
+        except GpuboxError as error:
+            yield Notice("compacting", f"It was not summed up: {error.message}")
+
+    async def compact(
+        self, conversation: Conversation, settings: AgentSettings, tools: Sequence[Tool], client: LlamaClient
+    ) -> list[AgentEvent]:
+        """Sums the conversation up and returns the events that record it. Raises GpuboxError, also if stopped."""
+        events: list[AgentEvent] = []
+        work = compact(conversation, settings, tools, client, events.append)
+        self._summary = asyncio.create_task(work)
+        try:
+            await self._summary
+        except asyncio.CancelledError:
+            if not self._summary.cancelled():
+                raise
+            raise GpuboxError("It was stopped.") from None
+        finally:
+            self._summary.cancel()
+            await asyncio.wait([self._summary])
+            self._summary = None
+        self._ahead = asyncio.create_task(read_ahead(conversation, settings, tools, client))
+        return [event for event in events if isinstance(event, Compacted | Notice)]
+
+    def stop(self) -> bool:
+        """Stops a compaction. Returns whether one was running."""
+        return self._summary is not None and self._summary.cancel()
+
+    async def rest(self) -> None:
+        """Ends what runs beside the chat."""
+        task, self._ahead = self._ahead, None
+        if task:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # what it did not read, the next question reads

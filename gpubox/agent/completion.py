@@ -48,6 +48,8 @@ RETRY_THINKING_TOKENS = 256
 CHARACTERS_PER_TOKEN = 3
 TARGET_FILL = 0.6
 """Share of the context in use after old outputs were dropped. It is low because that costs a new prefill."""
+UNKNOWN_EXCESS_CHARACTERS = 10_000
+"""What is left out of a prompt that does not fit, if the server does not say by how much."""
 NEXT_QUESTION = "..."
 """Stands for the owner's next question, so that the prompt is read up to it."""
 CACHE_REUSE_TOKENS = 8
@@ -242,7 +244,7 @@ class CompletionRequester:
             try:
                 await self._stream(reply, max_tokens, without_thinking=was_empty)
             except ContextOverflow as error:
-                if not self._shrink(self._excess_characters(error)):
+                if not self._make_room(error):
                     raise
                 continue
             except StreamError as error:
@@ -351,25 +353,15 @@ class CompletionRequester:
         if isinstance(event, PrefillProgress | GenerationStats):
             self.emit(event)
 
-    def _excess_characters(self, error: ContextOverflow) -> int:
+    def _make_room(self, error: ContextOverflow) -> bool:
         prompt, context = error.prompt_tokens or 0, error.context_tokens or self.context_tokens or 0
-        return int(max(prompt - TARGET_FILL * context, context * (1 - TARGET_FILL)) * CHARACTERS_PER_TOKEN)
-
-    def _shrink(self, characters: int) -> bool:
-        if self._compact(characters):
-            return True
-        event = self.conversation.truncate_newest_output(characters)
-        if event:
-            self.emit(event)
-            self.emit(Notice("compacted", "The newest tool output does not fit the context: its middle was removed."))
-        return bool(event)
-
-    def _compact(self, characters: int) -> bool:
-        events = self.conversation.compact(characters)
+        excess = max(prompt - TARGET_FILL * context, context * (1 - TARGET_FILL))
+        events = self.conversation.make_room(int(excess * CHARACTERS_PER_TOKEN) or UNKNOWN_EXCESS_CHARACTERS)
         for event in events:
             self.emit(event)
         if events:
-            self.emit(Notice("compacted", f"The context is nearly full: {len(events)} old tool outputs were removed."))
+            count = "1 tool output was" if len(events) == 1 else f"{len(events)} tool outputs were"
+            self.emit(Notice("compacted", f"The conversation does not fit the context: {count} shortened."))
         return bool(events)
 
 

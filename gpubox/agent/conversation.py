@@ -56,32 +56,25 @@ class Conversation:
             summary = (Message("user", event.request), Message("assistant", event.summary))
             self.messages = [*fixed, *self.messages[event.kept_from :], *summary]
 
-    def compact(self, characters: int) -> list[MessageShortened]:
-        """Replaces the oldest tool outputs by one line each until ``characters`` are saved. The newest output stays."""
+    def make_room(self, characters: int) -> list[MessageShortened]:
+        """Shortens tool outputs until ``characters`` are saved: the oldest to one line each, before the newest one.
+
+        Of that one, if nothing else is left, up to two thirds go from its middle.
+        """
         events: list[MessageShortened] = []
-        for index in self._output_indexes()[:-1]:
+        outputs = [index for index, message in enumerate(self.messages) if message.role == "tool"]
+        for index in outputs:
             size = len(self.messages[index].content)
-            if characters > 0 and size >= MIN_SHORTENED_CHARACTERS:
-                events.append(self._shorten(index, REMOVED_OUTPUT.format(size)))
-                characters -= size - len(events[-1].content)
+            if characters <= 0 or size < MIN_SHORTENED_CHARACTERS or (index == outputs[-1] and events):
+                continue
+            short = REMOVED_OUTPUT.format(size)
+            if index == outputs[-1]:
+                short, _ = truncate_output(self.messages[index].content, max(size - characters, size // 3))
+            if len(short) < size:
+                events.append(MessageShortened(index, short))
+                self.apply(events[-1])
+                characters -= size - len(short)
         return events
-
-    def truncate_newest_output(self, characters: int) -> MessageShortened | None:
-        """Cuts ``characters``, at most two thirds, out of the middle of the newest output. ``None``: it is short."""
-        indexes = self._output_indexes()
-        if not indexes or (size := len(self.messages[indexes[-1]].content)) < MIN_SHORTENED_CHARACTERS:
-            return None
-        text, _ = truncate_output(self.messages[indexes[-1]].content, max(size - characters, size // 3))
-        return self._shorten(indexes[-1], text)
-
-    def _shorten(self, index: int, content: str) -> MessageShortened:
-        event = MessageShortened(index, content)
-        self.apply(event)
-        return event
-
-    def _output_indexes(self) -> list[int]:
-        removed = REMOVED_OUTPUT.partition("{")[0]
-        return [i for i, m in enumerate(self.messages) if m.role == "tool" and not m.content.startswith(removed)]
 
     def ignored_programs(self) -> int:
         """How many answers hold a Python block that no tool ran; 0 once the model has made a native call."""

@@ -155,7 +155,7 @@ def _readable(line: str) -> str:
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in line.removesuffix("\r"))
 
 
-def _argument(kind: str, description: str = "", **more: Any) -> dict[str, Any]:
+def argument(kind: str, description: str = "", **more: Any) -> dict[str, Any]:
     """The JSON Schema of one argument."""
     return {"type": kind, **({"description": description} if description else {}), **more}
 
@@ -164,7 +164,7 @@ Work = Callable[[ToolCall, threading.Event], ToolOutput]
 """The blocking work of one call. The event is set when the call is cancelled."""
 
 
-class FileTool:
+class BlockingTool:
     """One tool whose work blocks: it runs in a thread, and a cancel ends it."""
 
     max_characters = AgentSettings().max_output_characters
@@ -178,13 +178,15 @@ class FileTool:
         work: Work,
         *,
         writes: bool = False,
+        question: Callable[[ToolCall], OwnerQuestion] | None = None,
     ) -> None:
-        self.name, self.description, self._work = name, description, work
-        self.parameters = {"type": "object", "properties": arguments, "required": required}
+        self.name, self.description, self._work, self._question = name, description, work, question
+        self.parameters = {"type": "object", "properties": arguments, **({"required": required} if required else {})}
         self.parallel_safe = not writes
 
     def question(self, call: ToolCall) -> OwnerQuestion | None:
-        """None: what is written lies in a layer, and the owner decides after the turn."""
+        """Only those of the model: what is written lies in a layer, and the owner decides after the turn."""
+        return self._question(call) if self._question else None
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Runs the call. A mistake of the model is an output, not an exception."""
@@ -233,7 +235,7 @@ class Changes:
         )
 
 
-_PATH = _argument("string", "Relative to the workspace.")
+_PATH = argument("string")
 
 
 def file_tools(workspace: Workspace) -> list[Tool]:
@@ -256,33 +258,33 @@ def file_tools(workspace: Workspace) -> list[Tool]:
     def edit_file(call: ToolCall, stop: threading.Event) -> ToolOutput:
         return changes.make(edits.plan_edit(workspace, _text(call, "path"), _replacements(call)), stop)
 
-    read = FileTool(
+    read = BlockingTool(
         "read",
-        "Read a text file: as many whole lines as fit, and which line is next.",
+        "Read a text file, as many lines as fit.",
         {
             "path": _PATH,
-            "first_line": _argument("integer", "From 1."),
-            "lines": _argument("integer", "At most so many."),
-            "numbers": _argument("boolean", "Number the lines."),
+            "first_line": argument("integer"),
+            "lines": argument("integer"),
+            "numbers": argument("boolean"),
         },
         ["path"],
         read_file,
     )
     return [
-        FileTool(
-            "list", "List a folder.", {"path": _PATH, "recursive": _argument("boolean")}, [], list_files,
+        BlockingTool(
+            "list", "List a folder.", {"path": _PATH, "recursive": argument("boolean")}, [], list_files,
         ),
         read,
-        FileTool(
+        BlockingTool(
             "edit",
-            "Replace texts in a file. Each old text must occur once; copy it with its lines as they are.",
+            "Replace texts in a file. Each old text must occur once; copy it exactly.",
             {
                 "path": _PATH,
-                "edits": _argument(
+                "edits": argument(
                     "array",
                     items={
                         "type": "object",
-                        "properties": {"old": _argument("string"), "new": _argument("string")},
+                        "properties": {"old": argument("string"), "new": argument("string")},
                         "required": ["old", "new"],
                     },
                 ),
@@ -291,10 +293,10 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             edit_file,
             writes=True,
         ),
-        FileTool(
+        BlockingTool(
             "write",
-            "Create a text file or replace it as a whole.",
-            {"path": _PATH, "content": _argument("string")},
+            "Create a text file, or replace all of it.",
+            {"path": _PATH, "content": argument("string")},
             ["path", "content"],
             write_file,
             writes=True,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.agent.file_tools import SKIPPED_FOLDERS
+from gpubox.agent.images import MAX_BYTES
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.layers import OPEN_FILE, View
 from gpubox.units import small_size
@@ -20,7 +21,6 @@ MAX_NAMES = 20_000
 MAX_LINES, MAX_CHARACTERS, MAX_FILES = 200, 8_000, 8
 """Of one file, and of one prompt."""
 MAX_READ_BYTES = 1 << 20
-MAX_IMAGE_BYTES = 8 << 20
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 ATTACHED = "\n\nFiles named: "
 """What stands between a prompt and the text of its files."""
@@ -131,13 +131,15 @@ def pasted_image(text: str) -> str:
 def _image_path(name: str, view: View | None) -> Path | None:
     """The file of an image: the owner may name any of his, and those of the workspace by their path in it."""
     path = Path(name).expanduser()
-    for root in [None] if path.is_absolute() else view.folders if view else ():
+    inner = view.folders if view and ".." not in path.parts else ()
+    for root in [None] if path.is_absolute() else inner:
         with contextlib.suppress(OSError):
             status = View([root]).status(path.parts) if root else path.lstat()  # no link of the model leads out
             if status and stat.S_ISREG(status.st_mode):
-                if status.st_size > MAX_IMAGE_BYTES:
-                    raise GpuboxError(f"{name} is {small_size(status.st_size)}: an image may have "
-                                      f"{small_size(MAX_IMAGE_BYTES)}.")  # fmt: skip
+                if status.st_size > MAX_BYTES:
+                    raise GpuboxError(
+                        f"{name} is {small_size(status.st_size)}: at most {small_size(MAX_BYTES)} are sent."
+                    )
                 return root / path if root else path
     return None
 

@@ -32,7 +32,7 @@ from gpubox.units import KIB, MIB
 
 T = TypeVar("T")
 
-PROMPT = "The command `mcp` lists more tools, those of the owner's servers."
+PROMPT = "The command `mcp` lists tools of the owner's servers."
 """For the system prompt, if config.toml names servers."""
 VERSION = "2025-06-18"
 """What is offered. A server may answer with any other: tools are listed and called alike in all."""

@@ -105,16 +105,20 @@ def find_test_command(workspace: Workspace) -> str:
     """What the files in the root of the workspace say; empty: nothing."""
     python = _text(workspace, "pyproject.toml") + _text(workspace, "setup.cfg") + _text(workspace, "tox.ini")
     names = _names(workspace)
-    tests = sorted(name for name in names if _TEST_FILE.fullmatch(name) or _has_python_tests(workspace, name))
+    tests = _python_tests(workspace, names)
     if python or names & {"setup.py", "pytest.ini", "conftest.py"} or tests:
         folder = next((name for name in (".venv", "venv") if name in names), "")
         program = f"{folder}/bin/python" if folder else "python3"
-        wanted = "pytest" in python or names & {"pytest.ini", "conftest.py"} or _uses_pytest(workspace, tests)
-        hidden = [name for name in tests if not name.endswith(".py") and "__init__.py" not in _names(workspace, name)]
+        texts = "\n".join(_text(workspace, path) for path in tests[:20])
+        # as an import, or by functions that only pytest runs
+        imported = re.search(r"^(import pytest|from pytest|def test_)", texts, re.M)
+        wanted = "pytest" in python or names & {"pytest.ini", "conftest.py"} or imported
+        hidden = _hidden_tests(workspace, tests)
         if wanted or (hidden and _has_pytest(workspace, folder)):
             return f"{program} -m pytest -q -p no:cacheprovider"
-        if tests:  # of its own, unittest looks into no folder that is not a package
-            return f"{program} -m unittest{f' discover -s {hidden[0]}' if hidden == tests else ''}"
+        if tests:
+            alone = hidden and all("/" in path for path in tests)
+            return f"{program} -m unittest{f' discover -s {hidden[0]}' if alone else ''}"
     scripts = _object(_object(_parsed(_text(workspace, "package.json"))).get("scripts"))
     if isinstance(script := scripts.get("test"), str) and _NPM_DEFAULT not in script:
         return "npm test --silent"
@@ -127,9 +131,18 @@ def find_test_command(workspace: Workspace) -> str:
     return f"make {target[1]}" if target else ""
 
 
-def _has_python_tests(workspace: Workspace, folder: str) -> bool:
-    """Other languages have such folders, too."""
-    return folder in ("test", "tests") and any(map(_TEST_FILE.fullmatch, _names(workspace, folder)))
+def _python_tests(workspace: Workspace, names: set[str]) -> list[str]:
+    """The test files in the root and in the folders of tests, which other languages have, too."""
+    inner = [
+        f"{folder}/{name}" for folder in ("test", "tests") if folder in names for name in _names(workspace, folder)
+    ]
+    return sorted(path for path in (*names, *inner) if _TEST_FILE.fullmatch(path.rpartition("/")[2]))
+
+
+def _hidden_tests(workspace: Workspace, tests: list[str]) -> list[str]:
+    """The folders of ``tests`` that are no packages: unittest looks into none of them by itself."""
+    folders = sorted({path.partition("/")[0] for path in tests if "/" in path})
+    return [folder for folder in folders if "__init__.py" not in _names(workspace, folder)]
 
 
 def _has_pytest(workspace: Workspace, venv: str) -> bool:
@@ -137,18 +150,6 @@ def _has_pytest(workspace: Workspace, venv: str) -> bool:
     if venv:
         return "pytest" in _names(workspace, f"{venv}/bin")
     return shutil.which("pytest", path="/usr/local/bin:/usr/bin") is not None
-
-
-def _uses_pytest(workspace: Workspace, tests: list[str]) -> bool:
-    """Whether a test file imports pytest, or has functions that only pytest runs."""
-    files = [name for name in tests if name.endswith(".py")]
-    for folder in (name for name in tests if not name.endswith(".py")):
-        files += [
-            f"{folder}/{name}" for name in sorted(_names(workspace, folder)) if re.fullmatch(r"test_\w+\.py", name)
-        ]
-    return any(
-        re.search(r"^(import pytest|from pytest|def test_)", _text(workspace, name), re.M) for name in files[:20]
-    )
 
 
 def project_rules(workspace: Workspace) -> tuple[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from gpubox.agent.file_tools import SKIPPED_FOLDERS
 from gpubox.agent.mcp import PROMPT, McpServers
 from gpubox.agent.projects import ProjectTests
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.test_output import around_failures
 from gpubox.agent.tools import RUN_TOOL, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.agent.workspace import Workspace
 from gpubox.concurrency import run_in_thread
@@ -25,6 +26,17 @@ SEARCH_SECONDS = 20.0
 MAX_MATCHES = 100
 _STATUS_CHARACTERS = 300
 """Of an output that is left for how the program ended."""
+_FAILURE = re.compile(
+    r"_{3,} .+ _{3,}$"  # pytest
+    r"|E  +\S|(?:FAIL|ERROR): \w|Traceback \(most recent"  # pytest, unittest
+    r"|---- .+ stdout ----$|thread '.+' panicked|error(?:\[E\d+\])?: "  # cargo
+    r"|\s*--- FAIL: |panic: |FAIL\t"  # go
+    r"|\s*not ok \d|\s*[✖✕●×] \S|\s*FAIL  ?\S|\s*AssertionError"  # node, jest, vitest
+    r"|.+:\d+(?::\d+)?: (?:fatal )?error\b|make(?:\[\d+\])?: \*\*\*"  # compilers, make
+)
+"""How pytest and unittest, cargo, go, node, jest and vitest, compilers and make begin a failure. All else is shown by
+its end, where each of them has its summary."""
+_LAST_LINES, _BLOCK_LINES, _BEFORE = 20, 40, 1
 
 
 class Programs:
@@ -61,19 +73,15 @@ class RunTool:
     """Runs a command line, or a Python program in a fresh interpreter."""
 
     name = RUN_TOOL
-    description = (
-        "Run a bash command line, or a Python 3 program, in a sandbox without network. Each run is a new process in "
-        "the workspace; files stay. To rename a folder of the project, copy and remove it."
-    )
+    description = "Run a bash command line, or a Python 3 program (code), in a sandbox without network."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
         "properties": {
             "command": {"type": "string"},
-            "code": {"type": "string", "description": "A Python program instead."},
-            "seconds": {"type": "integer", "description": f"Its time limit. Default: {RUN_SECONDS}"},
-            "network": {"type": "boolean", "description": "Ask the owner for the network, for this run."},
+            "code": {"type": "string"},
+            "seconds": {"type": "integer"},
+            "network": {"type": "boolean", "description": "Ask the owner for it."},
         },
-        "required": [],
     }
     max_characters = AgentSettings().max_output_characters
 
@@ -112,13 +120,13 @@ class SearchTool:
     """Finds lines by a regular expression."""
 
     name = "search"
-    description = "Find lines by a regular expression. Case counts only if it has capitals."
+    description = "Find lines by a regular expression."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
         "properties": {
             "pattern": {"type": "string"},
             "path": {"type": "string"},
-            "glob": {"type": "string", "description": "Only such files: *.py"},
+            "glob": {"type": "string"},
         },
         "required": ["pattern"],
     }
@@ -150,11 +158,10 @@ class TestTool:
 
     __test__ = False  # pytest must not take it for a test
     name = "test"
-    description = "Run the project's tests. Long output is cut around the failures."
+    description = "Run the project's tests."
     parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
         "type": "object",
-        "properties": {"arguments": {"type": "string", "description": "Added to the command, such as a file."}},
-        "required": [],
+        "properties": {"arguments": {"type": "string", "description": "Such as a file."}},
     }
     parallel_safe = False
     max_characters = AgentSettings().max_output_characters
@@ -212,3 +219,32 @@ def tool_output(outcome: Outcome, output: str) -> ToolOutput:
 def _seconds(call: ToolCall, default: float) -> float:
     value = call.arguments.get("seconds", default)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def around_failures(text: str, limit: int) -> str:
+    """``text``, in at most about ``limit`` characters: the blocks of its failures and its end, with the gaps named."""
+    if len(text) <= limit:
+        return text
+    lines = text.split("\n")
+    starts = [at for at, line in enumerate(lines) if _FAILURE.match(line)]
+    kept = set(range(max(0, len(lines) - _LAST_LINES), len(lines)))
+    size = sum(len(lines[at][:limit]) + 1 for at in kept)
+    while size > limit // 2 and len(kept) > 1:
+        size -= len(lines[first := min(kept)]) + 1
+        kept.remove(first)
+    for span in (4, _BLOCK_LINES):  # first a little of each failure, then more of the first ones
+        for start, following in zip(starts, [*starts[1:], len(lines)], strict=True):
+            for at in range(max(0, start - _BEFORE), min(start + span, max(following, start + 1))):
+                if at not in kept and size + len(lines[at]) + 1 < limit - 200:
+                    kept.add(at)
+                    size += len(lines[at]) + 1
+    return "\n".join(_with_gaps(lines, sorted(kept), limit))
+
+
+def _with_gaps(lines: list[str], kept: list[int], limit: int) -> Iterable[str]:
+    following = 0
+    for at in kept:
+        if at > following:
+            yield f"[... {at - following} lines]"
+        yield lines[at][:limit]
+        following = at + 1

@@ -10,7 +10,7 @@ ProtocolName = Literal["auto", "native", "fenced", "none"]
 """How the model calls tools: as its chat template does, in a ```python block, not at all. ``auto``: see ``/props``."""
 
 SYSTEM_PROMPT = (
-    "You are a careful programmer. You work on the owner's own machine. "
+    "You are a careful programmer. "
     "Before you answer a question about code, write it, run it and look at what it printed."
 )
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from gpubox.agent.conversation import Conversation
+from gpubox.agent.conversation import UNDERSTOOD, Conversation
 from gpubox.agent.events import RoundTiming, TurnTotals
-from gpubox.agent.reread import MIN_TOKENS, reread_from
 from gpubox.server.chunks import Timings
+from gpubox.storage import json_line
 
+MIN_REREAD_TOKENS = 16
+"""Fewer are the end of a template, or an answer that was made of other tokens than its text is read as."""
+EXCERPT_CHARACTERS = 40
 _PREFILL_COUNTS = ("prefill_new_tokens", "prefill_reprocessed_tokens", "cached_tokens")
 _OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
 _NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server", "reread_from")
@@ -82,7 +86,7 @@ class TurnTimings:
             tool_seconds = max(now - self._tools_started - self._approval_in_tools, 0.0)
         cache_tokens = self._conversation.server_cache_tokens
         timing = _round_timing(measured, now, cache_tokens, tool_seconds, self._approval_seconds)
-        if (again := timing.prefill_reprocessed_tokens or 0) >= MIN_TOKENS and measured.body:
+        if (again := timing.prefill_reprocessed_tokens or 0) >= MIN_REREAD_TOKENS and measured.body:
             whole = (timing.cached_tokens or 0) + again + (timing.prefill_new_tokens or 0)
             name = reread_from(self._conversation.last_request, measured.body, timing.cached_tokens or 0, whole)
             timing = msgspec.structs.replace(timing, reread_from=name)
@@ -202,3 +206,43 @@ def _cache_tokens_after(measured: RequestMeasurements) -> int:
 
 def _rate(count: int | None, seconds: float) -> float | None:
     return count / seconds if count and seconds > 1e-6 else None
+
+
+def reread_from(before: Mapping[str, Any], after: Mapping[str, Any], cached_tokens: int, prompt_tokens: int) -> str:
+    """Where in the request ``after`` the first token stands that was read again; ``before`` is the request before it.
+
+    It is the first part that the two do not share. If they share all, the server has lost its cache: then it is the
+    part at the share of tokens that were still cached.
+    """
+    old, new = _parts(before), _parts(after)
+    for index, (was, now) in enumerate(zip(old, new, strict=False)):
+        if not now.startswith(was.removesuffix(b"}").removesuffix(b'"')):
+            return _name(index, after)
+    ends = list(accumulate(map(len, new)))
+    place = cached_tokens / prompt_tokens * ends[-1] if prompt_tokens else 0
+    return _name(next((index for index, end in enumerate(ends) if end > place), len(ends) - 1), after)
+
+
+def _parts(body: Mapping[str, Any]) -> list[bytes]:
+    """The tools, which most templates put first, then each message."""
+    return [json_line(body.get("tools") or []), *map(json_line, body.get("messages", ()))]
+
+
+def _name(index: int, body: Mapping[str, Any]) -> str:
+    messages: Sequence[Mapping[str, Any]] = body["messages"]
+    if index == 0:
+        return "the tools"
+    message = messages[index - 1]
+    match message["role"]:
+        case "system":
+            return "the system prompt"
+        case "user" if index < len(messages) and messages[index].get("content") == UNDERSTOOD:
+            return "AGENTS.md"
+        case "user":
+            content = message["content"] if isinstance(message["content"], str) else "an image"
+            text = " ".join(content.split())
+            excerpt = text if len(text) <= EXCERPT_CHARACTERS else f"{text[:EXCERPT_CHARACTERS]}..."
+            return f'message {index}, "{excerpt}"'
+        case "tool":
+            return f"message {index}, a tool's output"
+    return f"message {index}, an answer"

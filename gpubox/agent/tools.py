@@ -121,8 +121,8 @@ MAX_IGNORED_PROGRAMS = 2
 
 NATIVE_PROMPT = (
     "Paths are relative to the workspace. What you change lies in a copy: the owner sees the diff after your turn and "
-    "takes it. Each run is a new process; print what you want to see. Do not repeat a call that gave you the answer. "
-    "When you know the answer, say it."
+    "takes it. Each run is a new process; files stay; print what you want to see. When you know "
+    "the answer, say it."
 )
 FENCED_PROMPT = (
     "You can run programs. Write a Python program in one fenced block:\n"

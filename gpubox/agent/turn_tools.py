@@ -2,55 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
 
-from gpubox.agent.tools import OwnerQuestion, ToolCall, ToolOutput
-
-
-class AskTool:
-    """The owner's answer is the output."""
-
-    name = "ask"
-    description = "Ask the owner what you cannot find out yourself."
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {
-            "question": {"type": "string"},
-            "options": {"type": "array", "items": {"type": "string"}},
-        },
-        "required": ["question"],
-    }
-    parallel_safe = False
-    max_characters = 0
-
-    def question(self, call: ToolCall) -> OwnerQuestion | None:
-        """The model's question."""
-        options = call.arguments.get("options")
-        options = options if isinstance(options, list) else []
-        text = str(call.arguments.get("question", ""))
-        return OwnerQuestion("ask", text, tuple(str(option)[:200] for option in options[:9]), call)
-
-    async def run(self, call: ToolCall) -> ToolOutput:
-        """Never called: the answer is the output."""
-        raise AssertionError("the owner's answer is the output")
+from gpubox.agent.file_tools import BlockingTool, argument
+from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput
 
 
-class DoneTool:
-    """Ends the turn."""
+def turn_tools() -> list[Tool]:
+    """``ask``, whose output is the owner's answer, and ``done``, whose summary is the turn's answer."""
+    options = argument("array", items={"type": "string"})
+    ask = BlockingTool(
+        "ask",
+        "Ask the owner what you cannot find out yourself.",
+        {"question": argument("string"), "options": options},
+        ["question"],
+        lambda call, stop: ToolOutput(""),  # never run: the answer is the output
+        writes=True,
+        question=_question,
+    )
+    end = "End your turn, with what you did."
+    return [ask, BlockingTool("done", end, {"summary": argument("string")}, ["summary"], _end, writes=True)]
 
-    name = "done"
-    description = "End your turn when the task is finished."
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {"summary": {"type": "string", "description": "What you did, for the owner."}},
-        "required": ["summary"],
-    }
-    parallel_safe = False
-    max_characters = 0
 
-    def question(self, call: ToolCall) -> OwnerQuestion | None:
-        """None."""
+def _question(call: ToolCall) -> OwnerQuestion:
+    options = call.arguments.get("options")
+    options = options if isinstance(options, list) else []
+    text = str(call.arguments.get("question", ""))
+    return OwnerQuestion("ask", text, tuple(str(option)[:200] for option in options[:9]), call)
 
-    async def run(self, call: ToolCall) -> ToolOutput:
-        """The summary is the turn's answer."""
-        return ToolOutput(str(call.arguments.get("summary", "")), ends_turn=True)
+
+def _end(call: ToolCall, stop: threading.Event) -> ToolOutput:
+    return ToolOutput(str(call.arguments.get("summary", "")), ends_turn=True)

@@ -21,7 +21,7 @@ from gpubox.agent.mcp import McpServers
 from gpubox.agent.projects import ProjectTests, project_rules
 from gpubox.agent.run_tools import Programs, RunTool, SearchTool, TestTool
 from gpubox.agent.tools import Tool, ToolOutput
-from gpubox.agent.turn_tools import AskTool, DoneTool
+from gpubox.agent.turn_tools import turn_tools
 from gpubox.agent.workspace import Workspace
 from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
@@ -63,7 +63,7 @@ class Work:
         if not scratch:
             listing, read, edit, write = file_tools(workspace)
             search = SearchTool(programs, workspace)
-            self.tools = [listing, read, search, edit, write, self._run, self._test, AskTool(), DoneTool()]
+            self.tools = [listing, read, search, edit, write, self._run, self._test, *turn_tools()]
         self._turn = contextlib.ExitStack()
         self._testing: asyncio.Task[ToolOutput] | None = None
 

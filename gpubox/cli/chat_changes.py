@@ -64,9 +64,8 @@ def diff(context: Context, name: str, paths: tuple[str, ...], stat: bool, as_jso
     """Print what the turns of NAME changed and you have not decided on. Exits 1 if that is nothing."""
     from gpubox.sandbox.changes import unified
 
-    changes = [
-        change for change in _in_chat(context, name, lambda chat: chat.changes()) if not paths or change.path in paths
-    ]
+    changes, chosen = _in_chat(context, name, lambda chat: chat.changes()), tuple(f"{path}/" for path in paths)
+    changes = [change for change in changes if not paths or f"{change.path}/".startswith(chosen)]
     if as_json:
         output.emit_json({"chat": name, "changes": [json_fields(change) for change in changes]})
     elif stat:

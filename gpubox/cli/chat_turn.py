@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
@@ -91,7 +92,7 @@ async def _run_turn(
     def find() -> asyncio.Future[ServerEndpoint]:
         return asyncio.ensure_future(find_endpoint(context.paths, context.config, url=request.url))
 
-    approval = ApprovalPrompt(sys.stdin.isatty() and diagnostics.stderr_is_terminal() and not request.as_json)
+    approval = ApprovalPrompt(_can_read() and diagnostics.stderr_is_terminal() and not request.as_json)
     chat = Chat(context.paths, context.config, request.chat, find=find, ask=approval, any_workdir=request.any_workdir)
     try:
         if request.name:
@@ -116,6 +117,14 @@ async def _run_turn(
             raise GpuboxError(*_LIMIT_ERRORS[last.reason])
     finally:
         await chat.close()
+
+
+def _can_read() -> bool:
+    """Whether stdin is a terminal, and this its job in the foreground: another one would be stopped by a question."""
+    try:
+        return sys.stdin is not None and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 async def _finish_or_stop(chat: Chat, turn: asyncio.Task[AgentEvent | None]) -> AgentEvent | None:
@@ -155,7 +164,8 @@ async def _workspace_here(context: Context, approval: ApprovalPrompt) -> str:
         approval.call_shown.set()
         text = f"Use {root} as the workspace of new chats? The model reads its files; you take what it changes."
         allowed = (await approval(OwnerQuestion("go_on", text))).yes
-        await run_in_thread(remember_allowed, context.paths, root, allowed)
+        if approval.can_ask:
+            await run_in_thread(remember_allowed, context.paths, root, allowed)
     return str(root) if allowed else ""
 
 
@@ -164,6 +174,7 @@ class ApprovalPrompt:
 
     def __init__(self, can_ask: bool) -> None:
         self.can_ask = can_ask
+        """False also after the end of the input (ctrl+d)."""
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
@@ -178,7 +189,8 @@ class ApprovalPrompt:
         how = "the answer" if question.kind == "ask" else "y for yes, or why not,"
         choices = f"\n({' / '.join(question.options)})" if question.options else ""
         diagnostics.note_text(reveal_hidden(f"{question.text}{choices}") + f"\nType {how} and Enter.")
-        answer = (await run_in_thread(sys.stdin.readline)).strip()
+        line = await run_in_thread(sys.stdin.readline)
+        self.can_ask, answer = bool(line), line.strip()
         if question.kind == "ask":
             return Answer(bool(answer), answer)
         return Answer(True) if answer.casefold() in ("y", "yes") else Answer(False, answer)

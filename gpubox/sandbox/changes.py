@@ -6,6 +6,7 @@ Only read here; steps.py writes. Blocking; run it in a thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +17,13 @@ from typing import Any, Literal, cast
 from gpubox import units
 from gpubox.errors import UsageError
 from gpubox.line_diff import LineDiff, is_binary, line_diff
-from gpubox.sandbox.layers import OPEN_FILE, Folder, LayerItem, Names, View
+from gpubox.sandbox.layers import MAX_DEPTH, OPEN_FILE, Folder, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import REPOSITORY, is_bare_repository, is_cache, is_repository_part, why_it_runs
-from gpubox.sandbox.states import (
-    MAX_DEPTH,
-    Bases,
-    Caches,
-    State,
-    is_still,
-    kind_of,
-    names_of,
-    open_file,
-    taken_mode,
-    walk,
-)
+from gpubox.sandbox.states import Bases, Caches, is_still, kind_of, names_of, open_file, same_content, taken_mode
 from gpubox.sanitize import show_name
 
+_MAX_LISTED = 64
+"""A new folder of which tools run what is in it is listed file by file, if it has no more items."""
 _MAX_FILE_BYTES, _MAX_DIFF_BYTES = 4 << 20, 64 << 20
 """Of the contents of one file before and after, and of all: beyond it only sizes are shown."""
 
@@ -80,7 +72,7 @@ class Change:
 
 
 Choice = Mapping[str, frozenset[int] | None]
-"""Path -> numbers of its hunks; ``None``: the whole file."""
+"""Path -> numbers of its hunks; ``None``: the whole file, or all in the folder."""
 
 
 def unified(change: Change) -> str:
@@ -100,7 +92,7 @@ def describe(change: Change) -> str:
     text = what.get(change.kind, change.kind)
     if change.kind == "link":
         text = f"{'link' if change.old_target is not None else 'new link'} to {printable(change.new_target or '')}"
-    sizes = [units.file_size(size) for size in (change.old_bytes, change.new_bytes) if size is not None]
+    sizes = [units.small_size(size) for size in (change.old_bytes, change.new_bytes) if size is not None]
     counted = change.added or change.removed
     size = f"+{change.added} -{change.removed}" if counted else " -> ".join(sizes) if change.kind != "mode" else ""
     extra = _mode_words(change) if change.kind == "changed" else ""
@@ -126,14 +118,15 @@ def _mode_words(change: Change) -> str:
     return f"mode {change.old_mode:o} -> {change.new_mode:o}"
 
 
-_UNKNOWN = State("other")
-
-
 def chosen_paths(changes: Mapping[str, Change], choice: Choice | None) -> dict[str, frozenset[int] | None]:
     """Each path with its hunks (``None``: all of it), those that belong together completed. Raises UsageError."""
     chosen: dict[str, frozenset[int] | None] = {}
     for path, hunks in (dict.fromkeys(changes) if choice is None else choice).items():
         change = changes.get(path)
+        below = [each for each in changes if each.startswith(f"{path}/")] if change is None else []
+        if change is None and below and hunks is None:
+            chosen |= chosen_paths(changes, dict.fromkeys(below))
+            continue
         if change is None:
             raise UsageError(f"{printable(path)} has no change that waits.", "Look at the changes again.")
         if hunks is not None and not hunks <= set(range(len(change.hunks))):
@@ -161,6 +154,8 @@ class Comparison:
         self._view, self._live, self._bases = View([*layers, workspace]), View([workspace]), bases
         self._diff_bytes, self._caches = _MAX_DIFF_BYTES, Caches(self._view)
         self._changes: dict[str, Change] = {}
+        self._running: dict[str, str] = {}
+        """New folders that are listed file by file, and why each of their files runs by itself."""
 
     def run(self) -> list[Change]:
         """All changes, sorted by path. Raises OSError if the workspace cannot be read."""
@@ -215,12 +210,17 @@ class Comparison:
             if old and old.is_folder:
                 if taken_mode(old.status) != taken_mode(new.status):
                     self._add(path, "mode", new, old, why, live)
-            elif old or why:
+            elif old:
                 self._add(path, "folder", new, old, why, live)
             if old or not why:
                 return True
-            count, size = self._measure(names)  # whole: a venv has thousands of files
-            self._changes[path] = replace(self._changes[path], added=count, new_bytes=size)
+            inner = list(itertools.islice(self._view.walk(names), _MAX_LISTED + 1))
+            if len(inner) <= _MAX_LISTED:
+                self._running[path] = why
+                return True
+            self._add(path, "folder", new, old, why, live)  # whole: a venv has thousands of files
+            sizes = [item.status.st_size for _, item in self._view.walk(names) if item.is_file]
+            self._changes[path] = replace(self._changes[path], added=len(sizes), new_bytes=sum(sizes))
             return False
         if new is None and old and old.is_folder:
             return True
@@ -260,7 +260,7 @@ class Comparison:
         if new and old and kind_of(new.status) == kind_of(old.status):
             if new.is_link:
                 return ("link" if new.link_target() != old.link_target() else ""), None
-            if new.status.st_size == old.status.st_size and _equal(new, old):
+            if new.status.st_size == old.status.st_size and same_content(new, old):
                 return ("mode" if taken_mode(new.status) != taken_mode(old.status) else ""), None
         files = [item for item in (old, new) if item and item.is_file]
         size = sum(item.status.st_size for item in files)
@@ -270,10 +270,11 @@ class Comparison:
         before, after = (_read(item) if item else b"" for item in (old, new))
         return kind, None if is_binary(before) or is_binary(after) else line_diff(before, after)
 
-    @staticmethod
-    def _why(names: Names, new: LayerItem | None, merged: Folder | None) -> str:
+    def _why(self, names: Names, new: LayerItem | None, merged: Folder | None) -> str:
         if new is None and any(map(is_cache, names)):
             return ""
+        if why := self._running.get("/".join(names[:-1]), ""):
+            return why
         target = new.link_target() if new and new.is_link else None
         if why := why_it_runs("/".join(names), target):
             return why
@@ -289,8 +290,7 @@ class Comparison:
             return "You removed it meanwhile." if base or self._has_lost_folder(path) else ""
         if base is None:
             return "You made it meanwhile."
-        changed_mode = kind == "mode" and base.mode != stat.S_IMODE(old.status.st_mode)
-        still = is_still(live.descriptors[0], old.name, base) and not changed_mode
+        still = is_still(live.descriptors[0], old.name, base, folder_modes=kind == "mode")
         return "" if still else "You changed it meanwhile."
 
     def _has_lost_folder(self, path: str) -> bool:
@@ -307,11 +307,6 @@ class Comparison:
         except OSError:
             return False
 
-    def _measure(self, names: Names) -> tuple[int, int]:
-        """Files below a folder of the view, and their bytes."""
-        sizes = [item.status.st_size for _, item in walk(self._view, names) if item.is_file]
-        return len(sizes), sum(sizes)
-
 
 @contextlib.contextmanager
 def _folder(view: View, names: Names) -> Iterator[Folder | None]:
@@ -321,14 +316,6 @@ def _folder(view: View, names: Names) -> Iterator[Folder | None]:
         with contextlib.suppress(*([OSError] if names else [])):
             folder = stack.enter_context(view.folder(names))
         yield folder
-
-
-def _equal(new: LayerItem, old: LayerItem) -> bool:
-    with open_file(new.folder, new.name) as first, open_file(old.folder, old.name) as second:
-        while block := first.read(1 << 20):
-            if block != second.read(len(block)):
-                return False
-        return not second.read(1)
 
 
 def _read(item: LayerItem) -> bytes:

@@ -15,7 +15,6 @@ from pathlib import Path
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import children, descendants, kill_group
 from gpubox.sandbox import spawn
-from gpubox.sandbox.bubblewrap import Place
 from gpubox.sandbox.disk_monitor import DiskMonitor
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
@@ -85,7 +84,13 @@ async def run_confined(confinement: Confinement, program: ConfinedProgram, polic
     """Runs ``program`` with the isolation of ``confinement``, once. Raises GpuboxError."""
     assert confinement.isolation is not None
     began = time.monotonic()
-    run = _Run(_start(confinement, program, policy), policy, _kept(program.place, policy))
+    try:
+        process = spawn.start(confinement, find_interpreter(), program, policy)
+    except OSError as error:
+        message = f"The sandbox could not be started: {error.strerror}."
+        raise GpuboxError(message, "`gpubox doctor` says more.") from None
+    folders = (program.place.copy or next(iter(policy.layers), None), program.place.cache)
+    run = _Run(process, policy, tuple(folder for folder in folders if folder))
     await run.until_dead(began)
     exit_code, signal_name = run.exit_status()
     return Outcome(
@@ -98,21 +103,6 @@ async def run_confined(confinement: Confinement, program: ConfinedProgram, polic
         dropped_bytes=run.dropped_bytes,
         why=run.why,
     )
-
-
-def _start(confinement: Confinement, program: ConfinedProgram, policy: Policy) -> spawn.ConfinedProcess:
-    try:
-        return spawn.start(confinement, find_interpreter(), program, policy)
-    except OSError as error:
-        raise GpuboxError(
-            f"The sandbox could not be started: {error.strerror}.", "`gpubox doctor` says more."
-        ) from None
-
-
-def _kept(place: Place, policy: Policy) -> tuple[Path, ...]:
-    """The folders on the host that the program writes and that outlive it."""
-    folders = (place.copy or next(iter(policy.layers), None), place.cache)
-    return tuple(folder for folder in folders if folder)
 
 
 async def finish(work: Awaitable[None]) -> None:
@@ -134,7 +124,7 @@ class _Run:
     process: spawn.ConfinedProcess
     policy: Policy
     kept: tuple[Path, ...] = ()
-    """The folders that it writes and that outlive it."""
+    """The folders on the host that it writes and that outlive it."""
     output: bytearray = field(default_factory=bytearray)
     dropped_bytes: int = 0
     ended_by: EndedBy = ""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gpubox.errors import UsageError
-from gpubox.sandbox.layers import OPEN_FOLDER
+from gpubox.sandbox.layers import View
 
 
 def check_workspace(folder: Path) -> Path:
@@ -28,23 +28,7 @@ def check_workspace(folder: Path) -> Path:
 
 def give(folder: Path, uid: int) -> None:
     """Makes ``uid`` the owner of ``folder``, and of everything in it if it was another's. Raises OSError."""
-    descriptor = os.open(folder, OPEN_FOLDER)
-    try:
-        if os.fstat(descriptor).st_uid != uid:
-            _give_all(descriptor, uid)
-    finally:
-        os.close(descriptor)
-
-
-def _give_all(folder: int, uid: int) -> None:
-    for name in os.listdir(folder):
-        try:
-            inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
-        except OSError:
-            os.chown(name, uid, uid, dir_fd=folder, follow_symlinks=False)
-            continue
-        try:
-            _give_all(inner, uid)
-        finally:
-            os.close(inner)
-    os.fchown(folder, uid, uid)
+    if folder.lstat().st_uid != uid:
+        for _, item in View([folder]).walk(whiteouts=True):
+            os.chown(item.name, uid, uid, dir_fd=item.folder, follow_symlinks=False)
+        os.chown(folder, uid, uid, follow_symlinks=False)

@@ -21,6 +21,8 @@ OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE_BYTES = 1 << 30
 OPAQUE = "user.overlay.opaque"
+MAX_DEPTH = 128
+"""What lies in folders nested deeper than this is neither shown nor taken."""
 Names = tuple[str, ...]
 """A path in the workspace, name by name; empty for the workspace itself."""
 
@@ -46,6 +48,16 @@ class LayerItem:
     def is_link(self) -> bool:
         return stat.S_ISLNK(self.status.st_mode)
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is a file, a folder or a link: nothing else is ever copied."""
+        return self.is_folder or self.is_file or self.is_link
+
+    @property
+    def hides(self) -> bool:
+        """Whether it hides all that lies below its name in the layers under it."""
+        return not self.is_folder or is_opaque(f"/proc/self/fd/{self.folder}/{self.name}")
+
     def link_target(self) -> str:
         """Where the link leads. Raises OSError if it is none."""
         return os.readlink(self.name, dir_fd=self.folder)
@@ -65,7 +77,7 @@ class Folder:
                 return None if is_whiteout(status) else LayerItem(name, status, descriptor)
         return None
 
-    def items(self) -> Iterator[LayerItem]:
+    def items(self, *, whiteouts: bool = False) -> Iterator[LayerItem]:
         """Every item, in no order. Those that vanish meanwhile are left out."""
         seen: set[str] = set()
         for descriptor in self.descriptors:
@@ -76,7 +88,7 @@ class Folder:
                     seen.add(entry.name)
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        if not is_whiteout(status):
+                        if whiteouts or not is_whiteout(status):
                             yield LayerItem(entry.name, status, descriptor)
 
     def open_folder(self, name: str) -> Folder:
@@ -142,25 +154,23 @@ class View:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def walk(self, names: Names = ()) -> Iterator[tuple[Names, LayerItem]]:
-        """Everything below the folder ``names``, a folder before what is in it. Folders of no right are left out."""
-        with self.folder(names) as folder:
-            yield from _walk(folder, names)
+    def walk(self, names: Names = (), *, whiteouts: bool = False) -> Iterator[tuple[Names, LayerItem]]:
+        """Everything below the folder ``names`` down to MAX_DEPTH, a folder before what is in it.
 
-
-def _walk(folder: Folder, names: Names) -> Iterator[tuple[Names, LayerItem]]:
-    for item in folder.items():
-        path = (*names, item.name)
-        yield path, item
-        if item.is_folder:
-            try:
-                inner = folder.open_folder(item.name)
-            except OSError:
-                continue
-            try:
-                yield from _walk(inner, path)
-            finally:
-                inner.close()
+        Holds one folder open. What is in a folder that cannot be read is left out. ``whiteouts``, too: for a layer
+        alone, whose closed folders are opened to its owner.
+        """
+        pending = [names]
+        while pending:
+            names = pending.pop()
+            with contextlib.suppress(OSError), self.folder(names) as folder:
+                for item in folder.items(whiteouts=whiteouts):
+                    mode = stat.S_IMODE(item.status.st_mode)
+                    if whiteouts and item.is_folder and mode & 0o500 != 0o500:  # else all in it looks removed
+                        os.chmod(item.name, mode | 0o500, dir_fd=item.folder)
+                    if item.is_folder and len(names) < MAX_DEPTH:
+                        pending.append((*names, item.name))
+                    yield (*names, item.name), item
 
 
 class TopLayer:
@@ -269,10 +279,10 @@ def is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def is_opaque(folder: int) -> bool:
-    """Whether the open folder of a layer hides the folders of its name below."""
+def is_opaque(folder: int | str) -> bool:
+    """Whether the folder of a layer, open or by its path, hides the folders of its name below."""
     try:
-        return os.getxattr(folder, OPAQUE) == b"y"
+        return os.getxattr(folder, OPAQUE, follow_symlinks=isinstance(folder, int)) == b"y"
     except OSError:
         return False
 

@@ -12,29 +12,17 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.sandbox.disk_monitor import CLOCK_NANOSECONDS
-from gpubox.sandbox.layers import (
-    OPEN_FILE,
-    OPEN_FOLDER,
-    Folder,
-    LayerItem,
-    Names,
-    TopLayer,
-    View,
-    copy_into,
-    remove_at,
-)
+from gpubox.sandbox.layers import MAX_DEPTH, LayerItem, Names, TopLayer, View, copy_into, remove_at
 from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.states import same_content
 
 HEAVY = ("node_modules", ".venv", "venv")
 """Folders that are mounted read-only instead of copied, where there are mounts."""
-_PIECE_BYTES = 1 << 20
 _KEPT_FREE_BYTES = 1 << 30
-_MAX_DEPTH = 128
-"""What a program nests deeper is not put into a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +32,10 @@ class Difference:
     names: Names
     seen: LayerItem | None
     """In the view; valid until the next one."""
-    copied: os.stat_result | None
+    copied: LayerItem | None
     """In the copy."""
     folder: int
-    """Descriptor of the copy's folder, valid until the next one; -1: there is none."""
+    """Descriptor of the copy's folder, valid until the next one."""
 
 
 class PrivateCopy:
@@ -75,7 +63,7 @@ class PrivateCopy:
             self._require_room()
         for difference in self._differences(from_view=True):
             name, seen, old = difference.names[-1], difference.seen, difference.copied
-            if old and (seen is None or seen.is_folder != stat.S_ISDIR(old.st_mode) or not seen.is_folder):
+            if old and not (seen and seen.is_folder and old.is_folder):
                 remove_at(difference.folder, name)
             if seen:
                 with contextlib.suppress(FileNotFoundError):  # the owner has just removed it
@@ -104,13 +92,13 @@ class PrivateCopy:
         now, top = time.time_ns() - CLOCK_NANOSECONDS, TopLayer(self.view, self._owner)
         for difference in self._differences(from_view=False):
             names, seen, new = difference.names, difference.seen, difference.copied
-            if seen and (new is None or stat.S_IFMT(new.st_mode) != stat.S_IFMT(seen.status.st_mode)):
+            if seen and (new is None or stat.S_IFMT(new.status.st_mode) != stat.S_IFMT(seen.status.st_mode)):
                 top.remove(names)
-            if new and seen and self._keeps_modes and stat.S_ISREG(new.st_mode) and seen.is_file:
-                os.chmod(names[-1], stat.S_IMODE(seen.status.st_mode), dir_fd=difference.folder)  # sed -i lost it
-                new = os.stat(names[-1], dir_fd=difference.folder, follow_symlinks=False)
+            if new and seen and self._keeps_modes and new.is_file and seen.is_file:
+                os.chmod(new.name, stat.S_IMODE(seen.status.st_mode), dir_fd=new.folder)  # sed -i lost it
+                new = replace(new, status=os.stat(new.name, dir_fd=new.folder, follow_symlinks=False))
             if new:
-                top.put(names, LayerItem(names[-1], new, difference.folder))
+                top.put(names, new)
         os.utime(self._stamp, ns=(now, now))
 
     def _differences(self, *, from_view: bool) -> Iterator[Difference]:
@@ -123,85 +111,49 @@ class PrivateCopy:
         except FileNotFoundError:
             since = 0
         self.folder.chmod(0o700)
-        copied = os.open(self.folder, OPEN_FOLDER)
-        try:
-            with self.view.folder() as seen:
-                yield from _differences(seen, copied, (), since, from_view, frozenset(self.read_only))
-        finally:
-            os.close(copied)
-
-
-def _differences(
-    seen: Folder | None, copied: int, names: Names, since: int, from_view: bool, without: frozenset[str]
-) -> Iterator[Difference]:
-    views = {item.name: item for item in (seen.items() if seen else ())}
-    copies: dict[str, os.stat_result] = {}
-    with os.scandir(copied) as entries:
-        for entry in entries:
-            copies[entry.name] = entry.stat(follow_symlinks=False)
-    for name in sorted((views.keys() | copies.keys()) - without):
-        item, copy, path = views.get(name), copies.get(name), (*names, name)
-        if item and not _can_be_copied(item):
-            item = None
-        if copy and not from_view and not _is_ordinary(copy):
-            copy = None
-        if not _equal(item, copy, copied, since):
-            yield Difference(path, item, copy, copied)
-        is_folder = item and item.is_folder if from_view else copy and stat.S_ISDIR(copy.st_mode)
-        if not is_folder or len(path) > _MAX_DEPTH:
-            continue
-        with contextlib.ExitStack() as opened:
-            if copy and stat.S_ISDIR(copy.st_mode) and copy.st_mode & 0o700 != 0o700:  # the program closed it
-                os.chmod(name, stat.S_IMODE(copy.st_mode) | 0o700, dir_fd=copied)
-            try:
-                inner = os.open(name, OPEN_FOLDER, dir_fd=copied)
-            except FileNotFoundError:
-                continue
-            opened.callback(os.close, inner)
-            below = None
-            if seen and item and item.is_folder:
+        pending: list[Names] = [()]
+        while pending:
+            names = pending.pop()
+            with contextlib.ExitStack() as opened:
+                views: dict[str, LayerItem] = {}
                 try:
-                    below = seen.open_folder(name)
-                except PermissionError:
-                    continue  # the owner closed it to himself
-                opened.callback(below.close)
-            yield from _differences(below, inner, path, since, from_view, frozenset())
+                    copied = opened.enter_context(View([self.folder]).folder(names))
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        seen = opened.enter_context(self.view.folder(names))
+                        views = {item.name: item for item in seen.items() if _can_be_copied(item)}
+                except (FileNotFoundError, PermissionError):
+                    continue  # the owner has just removed it, or closed it to himself
+                items = copied.items(whiteouts=True)
+                copies = {item.name: item for item in items if from_view or item.is_ordinary}
+                for name in sorted((views.keys() | copies.keys()) - (set() if names else set(self.read_only))):
+                    item, copy = views.get(name), copies.get(name)
+                    if not _equal(item, copy, since):
+                        yield Difference((*names, name), item, copy, copied.descriptors[0])
+                    source = item if from_view else copy
+                    if source and source.is_folder and len(names) < MAX_DEPTH:
+                        if copy and copy.is_folder and copy.status.st_mode & 0o700 != 0o700:  # the program closed it
+                            os.chmod(name, stat.S_IMODE(copy.status.st_mode) | 0o700, dir_fd=copy.folder)
+                        pending.append((*names, name))
 
 
-def _equal(item: LayerItem | None, copy: os.stat_result | None, folder: int, since: int) -> bool:
+def _equal(item: LayerItem | None, copy: LayerItem | None, since: int) -> bool:
     """Whether both are the same, times of folders and links aside. Files not touched since ``since`` are not read."""
     if item is None or copy is None:
-        return item is None and (copy is None or not _is_ordinary(copy))
-    status = item.status
-    if stat.S_IFMT(status.st_mode) != stat.S_IFMT(copy.st_mode):
+        return item is None and (copy is None or not copy.is_ordinary)
+    status, other = item.status, copy.status
+    if stat.S_IFMT(status.st_mode) != stat.S_IFMT(other.st_mode):
         return False
     if item.is_link:
-        return item.link_target() == os.readlink(item.name, dir_fd=folder)
+        return item.link_target() == copy.link_target()
     if item.is_folder:
-        return status.st_mode | 0o700 == copy.st_mode | 0o700
-    if status.st_mode != copy.st_mode:
+        return status.st_mode | 0o700 == other.st_mode | 0o700
+    if (status.st_mode, status.st_size, status.st_mtime_ns) != (other.st_mode, other.st_size, other.st_mtime_ns):
         return False
-    if (status.st_size, status.st_mtime_ns) != (copy.st_size, copy.st_mtime_ns):
-        return False
-    if max(status.st_ctime_ns, copy.st_ctime_ns) < since:
-        return True
-    with contextlib.ExitStack() as files:
-        one, other = (
-            files.enter_context(os.fdopen(os.open(item.name, OPEN_FILE, dir_fd=fd), "rb"))
-            for fd in (item.folder, folder)
-        )
-        while piece := one.read(_PIECE_BYTES):
-            if other.read(_PIECE_BYTES) != piece:
-                return False
-        return not other.read(1)
+    return max(status.st_ctime_ns, other.st_ctime_ns) < since or same_content(item, copy)
 
 
 def _can_be_copied(item: LayerItem) -> bool:
     """Not sockets, FIFOs and devices, nor files that the owner closed to himself."""
     if item.is_file:
         return os.access(item.name, os.R_OK, dir_fd=item.folder, effective_ids=True)
-    return item.is_folder or item.is_link
-
-
-def _is_ordinary(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)
+    return item.is_ordinary

@@ -93,6 +93,8 @@ def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[st
         "network": policy.network,
         "memory": policy.memory_bytes,
         "monitor": _MONITOR_TEXT,
+        # Those of the workspace run a program if they are there.
+        "pythons": [f"{config['work']}/{name}/bin/python" for name in VENVS] if policy.workspace else [],
     }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
@@ -169,7 +171,6 @@ def _start_bubblewrap(
             "uid": uid if confinement.as_root else 0,
             "shell": program.shell,
             "writes": bool(policy.layers),
-            "pythons": _pythons(policy, WORKSPACE_MOUNT),
         }
         tools = _tools(program, policy, Path.home() if confinement.as_root or not uid else Path("/"))
         user = uid if confinement.as_root else bubblewrap.UID
@@ -202,11 +203,6 @@ def _tools(program: ConfinedProgram, policy: Policy, home: Path) -> Toolchains |
     return find_toolchains(policy.workspace, program.place.cache, network=policy.network, home=home, path=path)
 
 
-def _pythons(policy: Policy, work: str) -> list[str]:
-    """The Pythons of the workspace, which run a program if they are there."""
-    return [f"{work}/{name}/bin/python" for name in VENVS] if policy.workspace else []
-
-
 def _start_without_namespaces(
     confinement: Confinement,
     python: Interpreter,
@@ -234,7 +230,6 @@ def _start_without_namespaces(
             "group": True,
             "shell": program.shell,
             "landlock": (abi, landlock.rules(scratch, python, tools), not policy.network) if abi else None,
-            "pythons": _pythons(policy, str(scratch.work)),
         }
         counted = policy if uid else replace(policy, processes=policy.processes + landlock.count_own_threads())
         boot_fd = _memory_file(theirs, boot_text(counted, config))

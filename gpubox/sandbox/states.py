@@ -8,17 +8,15 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from gpubox.sandbox.layers import OPEN_FILE, LayerItem, Names, View, is_opaque
+from gpubox.sandbox.layers import MAX_DEPTH, OPEN_FILE, LayerItem, Names, View
 from gpubox.sandbox.runs_by_itself import is_cache
 
-MAX_DEPTH = 128
-"""What lies in folders nested deeper than this is neither shown nor taken."""
 _MAX_DIGEST_BYTES = 256 << 20
 """Read after a run to know later whether the owner's files are what they were; of others the stamp must be the same."""
 
@@ -65,17 +63,17 @@ def state_of(folder: int, name: str, *, digest: bool = True) -> State | None:
         return msgspec.structs.replace(state, target=os.readlink(name, dir_fd=folder))
     if state.kind != "file" or not digest:
         return state
-    with os.fdopen(os.open(name, OPEN_FILE, dir_fd=folder), "rb") as file:
+    with open_file(folder, name) as file:
         return msgspec.structs.replace(state, digest=digest_of(file))
 
 
-def is_still(folder: int, name: str, known: State | None) -> bool:
+def is_still(folder: int, name: str, known: State | None, *, folder_modes: bool = False) -> bool:
     """Whether ``name`` is what it was: the same file, or one with the same content and mode. Raises OSError."""
     now = state_of(folder, name, digest=False)
     if now is None or known is None or now.kind != known.kind:
         return now is known
     if now.kind == "folder":
-        return True
+        return not folder_modes or now.mode & 0o777 == known.mode & 0o777
     if now.kind == "link":
         return now.target == known.target
     if (now.mode, now.size) != (known.mode, known.size) or now.kind != "file":
@@ -116,6 +114,15 @@ def open_file(folder: int, name: str) -> io.BufferedReader:
             os.close(handle)
 
 
+def same_content(one: LayerItem, other: LayerItem) -> bool:
+    """Whether two files have the same content. Raises OSError."""
+    with open_file(one.folder, one.name) as first, open_file(other.folder, other.name) as second:
+        while block := first.read(1 << 20):
+            if block != second.read(len(block)):
+                return False
+        return not second.read(1)
+
+
 def taken_mode(status: os.stat_result) -> int:
     """The permissions that a take gives: without setuid and setgid, and never so that undo would be kept out."""
     return status.st_mode & 0o1777 | 0o700 if stat.S_ISDIR(status.st_mode) else status.st_mode & 0o777 | 0o400
@@ -138,44 +145,6 @@ def read_item(view: View, names: Names) -> bytes:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with open_file(item.folder, item.name) as file:
             return file.read()
-
-
-def walk(view: View, names: Names) -> Iterator[tuple[Names, LayerItem]]:
-    """The files, links and folders below a folder of the view, as deep as they may be. Holds one folder open."""
-    pending = [names]
-    while pending:
-        names = pending.pop()
-        with contextlib.suppress(OSError), view.folder(names) as folder:
-            for item in list(folder.items()):
-                if item.is_folder and len(names) < MAX_DEPTH:
-                    pending.append((*names, item.name))
-                if item.is_folder or item.is_file or item.is_link:
-                    yield (*names, item.name), item
-
-
-def layer_entries(top: Path) -> Iterator[tuple[Names, os.stat_result, bool]]:
-    """Everything in one layer, and of a folder whether it hides the one below. Holds one folder open."""
-    view = View([top])
-    pending: list[Names] = [()]
-    while pending:
-        names = pending.pop()
-        entries: list[tuple[Names, os.stat_result, bool]] = []
-        with contextlib.suppress(OSError), view.folder(names) as folder:
-            here = folder.descriptors[0]
-            for name in os.listdir(here):  # noqa: PTH208 - by descriptor
-                with contextlib.suppress(FileNotFoundError):
-                    status = os.stat(name, dir_fd=here, follow_symlinks=False)
-                    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o500 != 0o500:  # else all in it looks removed
-                        os.chmod(name, stat.S_IMODE(status.st_mode) | 0o500, dir_fd=here)
-                    entries.append(((*names, name), status, False))
-            if names:
-                entries.append((names, os.fstat(here), is_opaque(here)))
-        for inner, status, hides in entries:
-            if stat.S_ISDIR(status.st_mode) and inner != names:
-                if len(names) < MAX_DEPTH:
-                    pending.append(inner)
-            else:
-                yield inner, status, hides
 
 
 class Caches:
@@ -234,10 +203,10 @@ class BaseRecorder:
         with contextlib.suppress(OSError), self._live.folder(names[:-1]) as folder:
             here = folder.descriptors[0]
             state = state_of(here, names[-1], digest=False)
-            if state and state.kind == "file" and state.size <= self._bytes:
+            readable = os.access(names[-1], os.R_OK, dir_fd=here, effective_ids=True, follow_symlinks=False)
+            if state and state.kind == "file" and state.size <= self._bytes and readable:
                 self._bytes -= state.size
-                with contextlib.suppress(PermissionError):
-                    state = state_of(here, names[-1])
+                state = state_of(here, names[-1])
         if state is None:
             self._missing.add(names)
         elif state.kind != "folder" and state.stamp[2] > self._began_ns:

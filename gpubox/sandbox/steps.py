@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -23,13 +22,7 @@ from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, pri
 from gpubox.sandbox.layers import TopLayer, View, is_whiteout, remove_tree
 from gpubox.sandbox.owners_git import as_git_sees
 from gpubox.sandbox.runs_by_itself import is_cache
-from gpubox.sandbox.states import (
-    BaseRecorder,
-    Bases,
-    Caches,
-    layer_entries,
-    names_of,
-)
+from gpubox.sandbox.states import BaseRecorder, Bases, Caches, names_of
 from gpubox.sandbox.step_book import StepBook, StepRecord, errors, read_record, write_record
 from gpubox.sandbox.take_plan import TakePlan, composed, lay_rest
 from gpubox.sandbox.taking import FileExchange, Put, changed_since
@@ -133,7 +126,6 @@ class Steps:
     def begin_turn(self, turn_id: str) -> None:
         """Lays a new, empty layer on top, and forgets what was undone. Raises GpuboxError."""
         self._require_rest()
-        self._require_workspace()
         if len(self.layers()) >= MAX_OPEN_LAYERS:
             raise GpuboxError(
                 f"{MAX_OPEN_LAYERS} turns wait for your decision.", "Take or drop their changes, then ask again."
@@ -170,20 +162,18 @@ class Steps:
         recorder, caches = BaseRecorder(self._live, known, new, began_ns), Caches(self.view())
         seen: dict[str, tuple[int, ...]] = {}
         with errors("What the program changed"):
-            for names, status, hides in layer_entries(self._path(step) / "up"):
-                path = "/".join(names)
-                is_folder = stat.S_ISDIR(status.st_mode)
+            for names, item in View([self._path(step) / "up"]).walk(whiteouts=True):
+                path, status, is_folder, hides = "/".join(names), item.status, item.is_folder, item.hides
                 facts = status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
                 whiteout = is_whiteout(status)  # overlayfs links one file to all of them, so that its ctime changes
                 seen[path] = (hides,) if is_folder else () if whiteout else facts
                 if self._seen.get(path) == seen[path]:
                     continue
-                recorder.record(names, hides=hides or not is_folder)
+                recorder.record(names, hides=hides)
                 if is_folder and (path in self._seen or known.get(path, new.get(path)) is not None):
                     continue  # a copy of the owner's
                 if not (is_cache(names[-1]) or caches.has(names if is_folder else names[:-1])):
-                    removed = is_whiteout(status)
-                    changed.append(f"{path} (removed)" if removed else f"{path}/" if is_folder else path)
+                    changed.append(f"{path} (removed)" if whiteout else f"{path}/" if is_folder else path)
             gone = [path for path in self._seen.keys() - seen.keys() if not caches.has(names_of(path)[:-1])]
             changed += [f"{path} (removed)" for path in gone if not is_cache(names_of(path)[-1])]
             if new:
@@ -204,7 +194,8 @@ class Steps:
             step = self._book.steps[-1]
             remove_tree(self._path(step) / "work")
             step.has_layer = any((self._path(step) / "up").iterdir())
-            step.kept_bytes = sum(status.st_blocks * 512 for _, status, _ in layer_entries(self._path(step)))
+            items = View([self._path(step)]).walk(whiteouts=True)
+            step.kept_bytes = sum(item.status.st_blocks * 512 for _, item in items)
             self._book.turn_is_open = False
             self._write_book()
 
@@ -218,16 +209,15 @@ class Steps:
     def take(self, choice: Choice | None = None, *, allow: Collection[str] = ()) -> TakeResult:
         """Puts changes into the workspace. ``None``: all but conflicts and what runs by itself.
 
-        ``allow``: paths of what runs by itself that the owner allowed by name. Raises GpuboxError; then nothing has
-        changed.
+        ``allow``: what runs by itself and the owner allowed by name, or by its folder. Raises GpuboxError; then
+        nothing has changed.
         """
         self._require_rest()
-        self._require_workspace()
         changes = {change.path: change for change in self.changes()}
         chosen = chosen_paths(changes, choice)
-        held = {
-            path for path in chosen if changes[path].conflict or (changes[path].runs_by_itself and path not in allow)
-        }
+        allowed = tuple(f"{path}/" for path in allow)
+        held = {path for path in chosen if changes[path].conflict or
+                (changes[path].runs_by_itself and not f"{path}/".startswith(allowed))}  # fmt: skip
         held = {path for path in chosen if held & unit_of(changes, path)}
         left = tuple(changes[path] for path in sorted(held))
         chosen = {path: hunks for path, hunks in chosen.items() if path not in held}
@@ -262,7 +252,7 @@ class Steps:
 
     def drop(self, choice: Choice | None = None) -> None:
         """Forgets changes; ``None``: all. The workspace stays as it is. Raises GpuboxError."""
-        self._require_rest()
+        self._require_rest(anywhere=True)
         changes = {change.path: change for change in self.changes()} if choice is not None else {}
         chosen = chosen_paths(changes, choice)
         if not self.layers() or (choice is not None and not chosen):
@@ -301,7 +291,6 @@ class Steps:
 
     def _go(self, target: int, keep: Collection[str]) -> StepResult:
         self._require_rest()
-        self._require_workspace()
         forward = target > self._book.in_effect
         low, high = sorted((target, self._book.in_effect))
         steps = self._book.steps[low:high][:: 1 if forward else -1]
@@ -417,11 +406,13 @@ class Steps:
     def _path(self, step: StepRecord) -> Path:
         return self.folder / f"{step.number:06}"
 
-    def _require_rest(self) -> None:
-        """Raises GpuboxError while a turn is open, or what was begun cannot be ended."""
+    def _require_rest(self, *, anywhere: bool = False) -> None:
+        """Raises GpuboxError while a turn is open, what was begun cannot be ended, or the workspace is another."""
         if self._book.turn_is_open:
             raise GpuboxError("The turn is not over yet.", "Wait for its end, or stop it.")
         self._travel()
+        if not anywhere:
+            self._require_workspace()
 
     def _new_step(self, kind: Literal["turn", "decision"], turn_id: str) -> StepRecord:
         self._book.last_number += 1

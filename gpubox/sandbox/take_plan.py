@@ -25,9 +25,9 @@ from gpubox.sandbox.states import (
     read_item,
     state_of,
     taken_mode,
-    walk,
 )
-from gpubox.sandbox.taking import Put, make_link, write_file
+from gpubox.sandbox.taking import Put, make_link, sync_file, together, write_file
+from gpubox.storage import sync_folder
 
 
 class TakePlan:
@@ -51,8 +51,9 @@ class TakePlan:
             self._contents[change.path] = composed(self.view, names, hunks)
         self._add(names, item_status(self.view, names))
         if change.kind == "folder" and change.runs_by_itself:
-            for inner, item in walk(self.view, names):
-                self._add(inner, item.status)
+            for inner, item in self.view.walk(names):
+                if item.is_ordinary:
+                    self._add(inner, item.status)
 
     def _add(self, names: Names, status: os.stat_result | None) -> None:
         path, before = "/".join(names), self._bases.get("/".join(names))
@@ -116,6 +117,8 @@ class TakePlan:
                 self.states[put.path] = put.after
             if put.after and put.after.kind != "folder" and (put.before is None or put.before.kind != "file"):
                 self._own(put, slot)
+        together(sync_file, self._side.iterdir())
+        sync_folder(self._side)
         return puts
 
     def _stage_file(self, put: Put, after: State, slot: Path) -> State:
@@ -171,8 +174,9 @@ def lay_rest(
             layer.remove(names)
         _lay(layer, view, names, contents.get(path))
         if rest[path].kind == "folder" and rest[path].runs_by_itself:
-            for inner, _ in walk(view, names):
-                _lay(layer, view, inner, None)
+            for inner, item in view.walk(names):
+                if item.is_ordinary:
+                    _lay(layer, view, inner, None)
     for names in map(names_of, taken):
         made = item_status(View([layer.path]), names)
         if made and stat.S_ISDIR(made.st_mode):

@@ -12,9 +12,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -22,8 +23,10 @@ from gpubox.sandbox.layers import Names, View
 from gpubox.sandbox.states import State, content_of, is_still, names_of, open_file, state_of
 from gpubox.storage import copy_attributes, sync_folder
 
+T = TypeVar("T")
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _BLOCK_BYTES = 1 << 20
+_SYNC_THREADS = 32
 
 
 class Put(msgspec.Struct):
@@ -44,6 +47,21 @@ class Put(msgspec.Struct):
     def names(self) -> Names:
         return names_of(self.path)
 
+    @property
+    def is_mode(self) -> bool:
+        """Whether a folder that stays gets another mode."""
+        old, new = self.before, self.after
+        both = old and new and old.kind == new.kind == "folder" and not self.parent
+        return bool(both and old and new and old.mode != new.mode)
+
+    def is_at(self, folder: int, name: str, state: State | None) -> bool:
+        """Whether the path is in this state, one of its two. ``folder``: -1 if there is none. Raises OSError."""
+        return is_still(folder, name, state, folder_modes=self.is_mode) if folder >= 0 else state is None
+
+    def is_at_or_gone(self, folder: int, name: str, state: State | None) -> bool:
+        """Whether the path may be written: it is in this state, or a kill came between removing and making it."""
+        return self.is_at(folder, name, state) or self.is_at(folder, name, None)
+
 
 class FileExchange:
     """The puts of one step, in both directions."""
@@ -51,7 +69,7 @@ class FileExchange:
     def __init__(self, workspace: Path, folder: Path, puts: list[Put]) -> None:
         self._live, self.puts = View([workspace]), puts
         self.before, self.after = folder / "before", folder / "after"
-        self._temporary = f".gpubox-{folder.name}.tmp"
+        self._step = folder.name
 
     def save(self, *, forward: bool, turning_back: bool = False) -> list[Put]:
         """Copies what the workspace has, to go back to it. Returns the puts of which it has something else.
@@ -64,8 +82,8 @@ class FileExchange:
         for put in self.puts:
             have, want = (put.before, put.after) if forward else (put.after, put.before)
             with self._parent(put.names) as (folder, name):
-                if not _is(folder, name, have):
-                    if not _is(folder, name, want):
+                if not put.is_at(folder, name, have):
+                    if not put.is_at(folder, name, want):
                         others.append(put)
                     continue
                 state = state_of(folder, name) if have else None
@@ -76,13 +94,14 @@ class FileExchange:
                 if state and not put.parent:
                     self._save(folder, name, state, side / str(put.slot))
                 put.before, put.after = (state, want) if forward else (want, state)
+        together(sync_file, side.iterdir())
         sync_folder(side)
         return others
 
-    def has(self, names: Names, state: State | None) -> bool:
-        """Whether the workspace has this state. Raises OSError."""
-        with self._parent(names) as (folder, name):
-            return _is(folder, name, state)
+    def has(self, put: Put, state: State | None) -> bool:
+        """Whether the workspace has this state of the put. Raises OSError."""
+        with self._parent(put.names) as (folder, name):
+            return put.is_at(folder, name, state)
 
     @staticmethod
     def _save(folder: int, name: str, state: State, slot: Path) -> None:
@@ -102,21 +121,22 @@ class FileExchange:
         Raises OSError, after some are done.
         """
         side = self.after if forward else self.before
-        sides = [(put, *((put.before, put.after) if forward else (put.after, put.before))) for put in self.puts]
+        puts = [(put, *((put.before, put.after) if forward else (put.after, put.before))) for put in self.puts]
         refused: list[Put] = []
         open_puts: list[tuple[Put, State | None, State | None]] = []
-        for put, have, want in sides:
+        for put, have, want in puts:
             with self._parent(put.names) as (folder, name):
                 if folder >= 0:
                     with contextlib.suppress(OSError):
-                        os.unlink(self._temporary, dir_fd=folder)
-                if _is(folder, name, want):
+                        os.unlink(self._temporary(put), dir_fd=folder)
+                if put.is_at(folder, name, want):
                     continue
                 between = folder < 0 or state_of(folder, name, digest=False) is None
-                if _is(folder, name, have) or (between and have and want):  # killed between removing and making
+                if put.is_at(folder, name, have) or (between and have and want):  # killed between removing and making
                     open_puts.append((put, have, want))
                 else:
                     refused.append(put)
+        copies: list[tuple[Put, State | None]] = []
         by_depth = sorted(open_puts, key=lambda item: len(item[0].names))
         for put, have, want in reversed(by_depth):
             goes = have and (want is None or (have.kind == "folder") != (want.kind == "folder"))
@@ -128,21 +148,39 @@ class FileExchange:
                     if folder < 0:
                         refused.append(put)
                     elif want.kind != "folder":
-                        if not self._place(folder, name, side / str(put.slot), have, want):
+                        if not put.is_at_or_gone(folder, name, have):  # the owner has just changed it
                             refused.append(put)
+                            continue
+                        try:
+                            os.rename(side / str(put.slot), name, dst_dir_fd=folder)
+                        except OSError as error:
+                            if error.errno != errno.EXDEV:
+                                raise
+                            copies.append((put, have))
+                            self._copy(folder, self._temporary(put), side / str(put.slot), want)
                     elif have is None or have.kind != "folder":
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, 0o700, dir_fd=folder)
                             if os.geteuid() == 0:
                                 owner = os.fstat(folder)
                                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
-        self._finish_folders(sides, side, forward=forward)
+        together(self._sync_copy, (put for put, _ in copies))
+        for put, have in copies:
+            with self._parent(put.names) as (folder, name):
+                if folder >= 0 and put.is_at_or_gone(folder, name, have):  # the copies took their time
+                    os.rename(self._temporary(put), name, src_dir_fd=folder, dst_dir_fd=folder)
+                    (side / str(put.slot)).unlink()
+                    continue
+                refused.append(put)
+                if folder >= 0:
+                    os.unlink(self._temporary(put), dir_fd=folder)
+        self._finish_folders([item for item in puts if item[0] not in refused], side, forward=forward)
         return refused
 
     def _remove(self, put: Put, have: State) -> bool:
         """False: the owner has just changed it."""
         with self._parent(put.names) as (folder, name):
-            if folder >= 0 and not (_is(folder, name, have) or _is(folder, name, None)):
+            if folder >= 0 and not put.is_at_or_gone(folder, name, have):
                 return False
             try:
                 if folder >= 0:
@@ -152,37 +190,27 @@ class FileExchange:
                     raise
             return True
 
-    def _place(self, folder: int, name: str, slot: Path, have: State | None, want: State) -> bool:
-        """Puts the complete file of ``slot`` in its place in one step. False: the owner has just changed that."""
-        if not (_is(folder, name, have) or _is(folder, name, None)):
-            return False
-        try:
-            os.rename(slot, name, dst_dir_fd=folder)
-            return True
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-        beside = Path(f"/proc/self/fd/{folder}") / self._temporary
+    def _temporary(self, put: Put) -> str:
+        return f".gpubox-{self._step}-{put.slot}.tmp"
+
+    @staticmethod
+    def _copy(folder: int, temporary: str, slot: Path, want: State) -> None:
+        """Of a side on another disk, to be renamed once it is on this one."""
+        beside = Path(f"/proc/self/fd/{folder}/{temporary}")
         if want.kind == "link":
             make_link(beside, want)
         else:
             with slot_file(slot) as file:
                 write_file(beside, file, slot, want.mode, want.mtime_ns)
-        if not (_is(folder, name, have) or _is(folder, name, None)):  # the copy took its time
-            os.unlink(self._temporary, dir_fd=folder)
-            return False
-        os.rename(self._temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        slot.unlink()
-        return True
 
-    def _finish_folders(
-        self, sides: list[tuple[Put, State | None, State | None]], side: Path, *, forward: bool
-    ) -> None:
-        for put, have, want in sorted(sides, key=lambda item: -len(item[0].names)):
+    def _sync_copy(self, put: Put) -> None:
+        with self._parent(put.names) as (folder, _):
+            sync_file(Path(f"/proc/self/fd/{folder}/{self._temporary(put)}"))
+
+    def _finish_folders(self, puts: list[tuple[Put, State | None, State | None]], side: Path, *, forward: bool) -> None:
+        for put, have, want in sorted(puts, key=lambda item: -len(item[0].names)):
             with self._parent(put.names) as (folder, name):
-                if folder < 0 or not want or want.kind != "folder" or not _is(folder, name, want):
-                    if folder >= 0:
-                        os.fsync(folder)
+                if folder < 0 or not want or want.kind != "folder" or not is_still(folder, name, want):
                     continue
                 handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 try:
@@ -199,6 +227,12 @@ class FileExchange:
                         put.before, put.after = (put.before, want) if forward else (want, put.after)
                 finally:
                     os.close(handle)
+        together(self._sync_parent, {put.names[:-1] for put, *_ in puts})
+
+    def _sync_parent(self, names: Names) -> None:
+        with self._parent((*names, "")) as (folder, _):
+            if folder >= 0:
+                os.fsync(folder)
 
     @contextlib.contextmanager
     def _parent(self, names: Names) -> Iterator[tuple[int, str]]:
@@ -213,12 +247,8 @@ class FileExchange:
             yield folder, names[-1] if names else "."
 
 
-def _is(folder: int, name: str, state: State | None) -> bool:
-    return is_still(folder, name, state) if folder >= 0 else state is None
-
-
 def write_file(path: Path, source: BinaryIO, like: Path | None, mode: int, mtime_ns: int | None) -> State:
-    """Makes a complete file that is on the disk, with owner and attributes of ``like``. Raises OSError."""
+    """Makes a complete file, with owner and attributes of ``like``. Raises OSError."""
     path.unlink(missing_ok=True)
     digest, size = hashlib.blake2b(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -232,7 +262,6 @@ def write_file(path: Path, source: BinaryIO, like: Path | None, mode: int, mtime
         os.fchmod(descriptor, mode)
         if mtime_ns is not None:
             os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-        os.fsync(descriptor)
         mtime_ns = os.fstat(descriptor).st_mtime_ns
     return State("file", mode, size, mtime_ns, digest=digest.hexdigest()[:40])
 
@@ -242,6 +271,19 @@ def make_link(path: Path, state: State) -> None:
     path.unlink(missing_ok=True)
     path.symlink_to(state.target)
     os.utime(path, ns=(state.mtime_ns, state.mtime_ns), follow_symlinks=False)
+
+
+def together(sync: Callable[[T], None], items: Iterable[T]) -> None:
+    """Calls ``sync`` for each, several at a time, so that the disk writes many at once. Raises what it raises."""
+    with ThreadPoolExecutor(_SYNC_THREADS) as threads:
+        list(threads.map(sync, items))
+
+
+def sync_file(path: Path) -> None:
+    """Waits until it is on the disk, if it is a regular file. Raises OSError."""
+    if stat.S_ISREG(path.lstat().st_mode):
+        with slot_file(path) as file:
+            os.fsync(file.fileno())
 
 
 def slot_file(slot: Path) -> BinaryIO:
@@ -275,9 +317,11 @@ def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str
         if put.parent:
             continue
         if put.path in states:
-            same = content_of(states[put.path]) == content_of(have)
+            known = states[put.path]
+            same = content_of(known) == content_of(have)
+            same = same and not (put.is_mode and known and have and (known.mode ^ have.mode) & 0o777)
         else:
-            same = exchange.has(put.names, have) or exchange.has(put.names, want)
+            same = exchange.has(put, have) or exchange.has(put, want)
         if not same:
             changed.add(put.path)
         states[put.path] = want

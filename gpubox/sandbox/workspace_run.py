@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -45,7 +45,8 @@ async def run_over_workspace(confinement: Confinement, program: ConfinedProgram,
     policy = replace(policy, workspace=check_workspace(policy.workspace))
     if not policy.layers:
         return await _read_only(confinement, program, policy)
-    async with _one_at_a_time(policy.layers[0]):
+    # Two mounts with one upper folder are undefined (overlayfs.rst).
+    async with _running.setdefault(policy.layers[0], asyncio.Lock()):
         await _in_thread_explained(asyncio.to_thread(_prepare, policy))
         chat = policy.layers[0].parent.parent
         program = replace(program, place=Place(cache=chat / "cache"))
@@ -59,14 +60,6 @@ async def run_over_workspace(confinement: Confinement, program: ConfinedProgram,
                     return _with_owners_explained(outcome, chat)
             _obstacles[chat] = why
         return await _in_copy(confinement, program, policy, chat / "copy", why)
-
-
-@contextlib.asynccontextmanager
-async def _one_at_a_time(top: Path) -> AsyncIterator[None]:
-    """Two mounts with one upper folder are undefined (overlayfs.rst)."""
-    lock = _running.setdefault(top, asyncio.Lock())
-    async with lock:
-        yield
 
 
 def _prepare(policy: Policy) -> None:
@@ -159,7 +152,7 @@ def _special_files(workspace: Path) -> list[str]:
     """Sockets, FIFOs and devices, through which a program writes even where it may only read."""
     special: list[str] = []
     for names, item in View([workspace]).walk():
-        if not (item.is_file or item.is_folder or item.is_link):
+        if not item.is_ordinary:
             special.append("/".join(names))
             if len(special) > MAX_SPECIAL_FILES:
                 break

@@ -104,6 +104,7 @@ class QuestionScreen(Dialog[str | None]):
         self.text_below: Input | TextArea | None = None
         """What the owner types into."""
         self._typed_at = 0.0
+        self.options = ChoiceList()
 
     def compose(self) -> ComposeResult:
         self.text_below, self._typed_at = self._find_text(), time.monotonic()
@@ -112,7 +113,8 @@ class QuestionScreen(Dialog[str | None]):
             if self.text_below:
                 box.border_subtitle = Content("or ↑↓ ⏎; text goes to where you type")
             yield Static(self.body, markup=False)
-            yield ChoiceList(*self._options())
+            self.options = ChoiceList(*self._options())
+            yield self.options
 
     def _options(self) -> list[Option]:
         tab = ("tab " if self.text_below else "", "$accent")
@@ -120,10 +122,9 @@ class QuestionScreen(Dialog[str | None]):
         return [Option(content, id=value) for content, value in shown]
 
     def on_mount(self) -> None:
-        options = self.query_one(OptionList)
         if self.text_below:
-            options.highlighted = None
-        options.focus()
+            self.options.highlighted = None
+        self.set_focus(self.options)
 
     def on_key(self, event: events.Key) -> None:
         if not self.text_below:
@@ -146,9 +147,8 @@ class QuestionScreen(Dialog[str | None]):
 
     def _take_letters(self) -> None:
         self.text_below = None
-        options = self.query_one(OptionList)
-        options.set_options(self._options())
-        options.highlighted = 0
+        self.options.set_options(self._options())
+        self.options.highlighted = 0
         self.query_one(Vertical).border_subtitle = ""
 
     def on_paste(self, event: events.Paste) -> None:
@@ -162,7 +162,7 @@ class QuestionScreen(Dialog[str | None]):
         last: events.Key | None = getattr(self.app, "last_key", None)
         if last and not is_text(last) and time.monotonic() - last.time < PROMPT_SECONDS:
             return None  # a key asked for it
-        below = self.app.screen_stack[-2]
+        below = self.app.screen_stack[-2:][0]  # this one may be closed already
         if isinstance(below, QuestionScreen):
             return below.text_below
         from textual.widgets import TextArea  # not before the first paint
@@ -193,9 +193,10 @@ class PromptScreen(Dialog[str | None]):
     PromptScreen Input { height: 1; background: $line; }
     """
 
-    def __init__(self, title: str, value: str, body: str = "") -> None:
+    def __init__(self, title: str, value: str, body: str = "", *, may_be_empty: bool = False) -> None:
+        """``may_be_empty``: an empty line is an answer, too."""
         super().__init__()
-        self.question, self.value, self.body = title, value, body
+        self.question, self.value, self.body, self.may_be_empty = title, value, body, may_be_empty
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -210,7 +211,8 @@ class PromptScreen(Dialog[str | None]):
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() or None)
+        text = event.value.strip()
+        self.dismiss(text if text or self.may_be_empty else None)
 
 
 class FieldsScreen(Dialog[None]):

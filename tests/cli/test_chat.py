@@ -448,6 +448,14 @@ async def test_the_owner_is_asked_at_the_terminal(
     assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nType y for yes, or why not, and Enter.")
 
 
+async def test_the_end_of_the_input_is_no_answer_to_remember(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    approval = ApprovalPrompt(True)
+    approval.call_shown.set()
+    assert not (await approval(OwnerQuestion("go_on", "Go on?"))).yes
+    assert not approval.can_ask, "a later question waits for nobody"
+
+
 def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,8 @@
 usage: long_chat.py LLAMA_SERVER MODEL.gguf [--context 8192] [--turns 8] [--rounds 5] [--no-reuse]
 A proxy passes every request to the real server, which reads the prompt, and answers with a scripted text in the
 model's place; it then has the server read that text too, as if it had written it. Printed: each compaction, the tokens
-read again outside of them (the promise: none but the end of a template), and the extra prefill (at most 5 %).
+read again outside of them (the promise: none but the end of a template), the extra prefill (at most 5 %), and at each
+turn's end how much of the prompt is cached after one or two turns were taken back (at least 99 %).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Compacted, Message, RoundFinished, TurnFailed, TurnStarted
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.server.client import connect
+from gpubox.server.client import LlamaClient, connect
 from tests.ports import free_port
 from tests.scripted_server import Play, ScriptedServer, says
 from tests.unit.agent_turns import Echo
@@ -99,10 +100,14 @@ def script(turns: int, rounds: int) -> list[str]:
 
 
 class Output(Echo):
-    """About 300 tokens, other ones each time."""
+    """About 300 tokens in a context of 8k, other ones each time."""
+
+    def __init__(self, context: int) -> None:
+        super().__init__()
+        self.lines = 25 * context // 8192
 
     async def run(self, call: Any) -> Any:
-        lines = [f"{hash((call.code, line)) % 9973} job {line} took {line % 9}h" for line in range(25)]
+        lines = [f"{hash((call.code, line)) % 9973} job {line} took {line % 9}h" for line in range(self.lines)]
         self.text = "\n".join(lines)
         return await super().run(call)
 
@@ -114,13 +119,17 @@ async def measure(real: str, context: int, turns: int, rounds: int, *, reuse: bo
         AgentSettings(),
     )
     read = again = asides = compactions = 0
+    tools = [Output(context)]
+    starts: list[list[Message]] = []
+    least_cached = 1.0
     before: list[Any] = []
     changed_bytes = 0
     async with server, connect(server.url, timeout=300) as client:
         for turn in range(turns):
+            starts.append(list(conversation.messages))
             conversation.add(Message("user", f"Step {turn}: look at the next unit, and check it."))
             events: list[AgentEvent] = []
-            async for event in AgentLoop().run(conversation, settings, [Output()], client):
+            async for event in AgentLoop().run(conversation, settings, tools, client):
                 events.append(event)
                 if isinstance(event, RoundFinished):
                     read += event.timing.prefill_new_tokens or 0
@@ -132,11 +141,17 @@ async def measure(real: str, context: int, turns: int, rounds: int, *, reuse: bo
                     print(f"turn {turn}: compacted in the turn, summary {event.timing.prefill_new_tokens} tokens read")
             assert not isinstance(events[-1], TurnFailed), events[-1]
             assert any(isinstance(event, TurnStarted) for event in events)
+            if any(isinstance(event, Compacted) for event in events):
+                starts.clear()
+            for start in starts[:-3:-1]:
+                least_cached = min(least_cached, await cached_after(start, server, client, settings, tools))
+            await cached_after(conversation.messages, server, client, settings, tools)
             if wants_compaction(conversation, context):
+                starts.clear()
                 cost = compaction_cost(conversation, context, 400.0)
                 held = conversation.server_cache_tokens
-                await compact(conversation, settings, [Output()], client, lambda _: None)
-                timing = await read_ahead(conversation, settings, [Output()], client)
+                await compact(conversation, settings, tools, client, lambda _: None)
+                timing = await read_ahead(conversation, settings, tools, client)
                 compactions += 1
                 print(
                     f"turn {turn}: compacted from {held:,} to {conversation.server_cache_tokens:,} tokens, read again "
@@ -157,6 +172,24 @@ async def measure(real: str, context: int, turns: int, rounds: int, *, reuse: bo
     print(
         f"read again outside of compactions: {again} tokens, {changed_bytes} bytes; extra {(asides + again) / read:.1%}"
     )
+    print(f"cached after an undo, a branch or a rewind: at least {least_cached:.1%}")
+
+
+async def cached_after(
+    start: list[Message], server: RealServer, client: LlamaClient, settings: AgentSettings, tools: list[Output]
+) -> float:
+    """Which share of the messages ``start`` is cached when the next question follows them."""
+    question = Message("user", "Do it in another way, please.")
+    server.answers.insert(0, "Yes.")
+    sent = len(server.bodies)
+    async for event in AgentLoop().run(Conversation([*start, question]), settings, tools, client):
+        if isinstance(event, RoundFinished):
+            cached = event.timing.cached_tokens or 0
+    kept = server.bodies[sent]["messages"][:-1]
+    del server.bodies[sent:]
+    text = (await asyncio.to_thread(server._post, "/apply-template", {"messages": kept}))["prompt"]
+    tokens = (await asyncio.to_thread(server._post, "/tokenize", {"content": text}))["tokens"]
+    return cached / len(tokens)
 
 
 def main() -> None:

@@ -121,7 +121,7 @@ CHANGES = (
 """What the model changed in the story: five files, of which two need a look."""
 CHANGED = e.FilesChanged(tuple(e.ChangedFile(c.path, c.kind, c.added, c.removed) for c in CHANGES))
 EDIT = ToolCall("call-2", "edit", {"path": "src/durations.py", "edits": "..."})
-EDITED = ToolOutput("3 places changed.", seconds=0.004, diff=diff_of("src/durations.py", BEFORE, AFTER))
+EDITED = ToolOutput("3 places changed.", seconds=0.04, diff=diff_of("src/durations.py", BEFORE, AFTER))
 RUN = ToolCall("call-4", "run", {"command": "npm ci", "network": True})
 NETWORK = OwnerQuestion("network", "May this run use the network?\nnpm ci", call=RUN)
 WHICH = OwnerQuestion("ask", "What shall parse do with an empty text?", ("raise ValueError", "return 0"))
@@ -223,6 +223,7 @@ def changing_turn() -> list[Step]:
     """A turn that changes files, and whose tests pass."""
     return [
         *opening(),
+        e.ReasoningDelta("thought " * 412),
         e.TextDelta("I read each part with its unit."),
         e.ToolRequested(EDIT),
         e.ToolFinished(EDIT, EDITED),
@@ -316,12 +317,14 @@ class FakeChat(Chat):
             raise UsageError("There is no turn to undo.")
         self.undone.append(self.log.head)
         self.log.head, self.waiting = self.log.turns[self.log.head].parent_id, []
+        self.log.undone = list(self.undone)
         return StepResult((self.undone[-1],), ("src/durations.py", "tests/test_durations.py"))
 
     async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
         if not self.undone:
             raise UsageError("Nothing was undone.")
         self.log.head, self.waiting = self.undone.pop(), list(self.service.changes)
+        self.log.undone = list(self.undone)
         return StepResult((self.log.head,), ())
 
     async def test_command(self) -> tuple[str, str]:
@@ -338,6 +341,7 @@ class FakeChat(Chat):
         return "About 1,400 tokens are read again, in 2 s; about 6,500 become free."
 
     async def compact(self) -> str:
+        self.log.apply_event(e.Compacted("The goal is parse.\nIts tests pass.", 0))
         return "Summary made: 7,900 tokens became 1,400; 1,400 were read again while you read."
 
     async def commit_message(self) -> str:
@@ -355,8 +359,9 @@ class FakeChat(Chat):
     def rewind(self, turn: str = "") -> None:
         self.log.apply_record(HeadMoved(turn, "2026-11-21T13:00:00Z"))
 
-    def branch(self, name: str, turn: str | None = None) -> None:
+    def branch(self, name: str, turn: str | None = None) -> str:
         self.service.logs[name] = ChatLog(name, turns=dict(self.log.turns), head=turn or self.log.head)
+        return ""
 
     async def close(self) -> None:
         self.stop()
@@ -379,8 +384,8 @@ class FakeChats(Chats):
         """What a turn that changes files leaves."""
         self.test_commands = ("pytest -q", "pytest -q")
         """Confirmed, and proposed."""
-        self.offered: tuple[str, bool | None] = ("", None)
-        self.remembered: list[tuple[str, bool]] = []
+        self.offered: tuple[Path | None, bool | None] = (None, None)
+        self.remembered: list[tuple[Path, bool]] = []
         self.opened: list[FakeChat] = []
 
     async def summaries(self) -> list[ChatSummary]:
@@ -422,10 +427,10 @@ class FakeChats(Chats):
     async def confinement(self) -> Confinement:
         return self.sandbox
 
-    async def project(self) -> tuple[str, bool | None]:
+    async def project(self) -> tuple[Path | None, bool | None]:
         return self.offered
 
-    async def remember_project(self, root: str, allowed: bool) -> None:
+    async def remember_project(self, root: Path, allowed: bool) -> None:
         self.remembered.append((root, allowed))
 
     async def workspace_names(self, chat: Chat | None, workdir: str) -> list[str]:

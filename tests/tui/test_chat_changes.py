@@ -17,7 +17,7 @@ from gpubox.sandbox.changes import Change, Hunk
 from gpubox.sandbox.layers import View
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
 from gpubox.tui.chat.suggestions import best_names
-from gpubox.tui.dialogs import QuestionScreen
+from gpubox.tui.dialogs import PromptScreen, QuestionScreen
 from tests.tui.conftest import act, app_of, shows, text, until
 from tests.tui.fake_chat import (
     CHANGES,
@@ -81,6 +81,7 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         chosen, allowed = chats.opened[0].decisions[0][1]
         assert chosen == {"src/durations.py": frozenset({1}), "tests/test_durations.py": None} and not allowed
         await shows(pilot, "✓ Taken: 2 files.", "/undo takes the turn back", "3 changed files wait for you")
+        await shows(pilot, "5 files changed: +24 −4   3 left")
 
 
 async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
@@ -111,8 +112,12 @@ async def test_dropped_changes_have_a_reason_for_the_model() -> None:
         await pilot.pause(0)
         assert not chats.opened[0].decisions, "nothing is marked"
         await pilot.press("a", "d")
-        await shows(pilot, "why? The model reads it.")
-        await pilot.press("escape", "d", *"too", "space", *"long", "enter")
+        await shows(pilot, "Drop 3 files", "Why? The model reads it")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app_of(pilot).screen, DiffScreen))
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app_of(pilot).screen, PromptScreen))
+        await pilot.press(*"too", "space", *"long", "enter")
         await until(pilot, lambda: pilot.app.screen is screen)
         [(kind, (chosen, why))] = chats.opened[0].decisions
         assert kind == "drop" and why == "too long" and len(chosen) == 3
@@ -131,6 +136,7 @@ async def test_a_turn_is_undone_and_redone() -> None:
         await say(pilot, "/undo")
         await shows(pilot, "↶ Undone: “second”, 2 files of yours put back.", "/redo brings it back")
         assert "❯ second" not in text(pilot) and not screen.commands.changes
+        await shows(pilot, "A turn is undone.   /redo brings it back")
         await say(pilot, "/redo")
         await shows(pilot, "↶ Redone: “second”", "5 changed files wait for you", "tests/test_durations.py")
 
@@ -139,7 +145,7 @@ async def test_commands_complete_and_only_at_the_start() -> None:
     chats = FakeChats(answer("Yes."))
     async with chatting(chats) as (pilot, screen):
         await pilot.press("slash")
-        await shows(pilot, "Commands", "/undo", "/help", "tab completes")
+        await shows(pilot, "11 commands", "/undo", "/help", "tab completes")
         await pilot.press(*"co")
         await until(pilot, lambda: [each.text for each in screen.suggestions.values] == ["/commit", "/compact"])
         await pilot.press("down", "tab")
@@ -167,6 +173,7 @@ async def test_a_command_does_what_its_name_says(name: str) -> None:
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "hello")
         await over(pilot, screen)
+        chats.opened[0].log.taken = {"src/durations.py": ""}
         await say(pilot, f"/{name}")
         await shows(pilot, expected[name])
         if name == "share":
@@ -174,6 +181,7 @@ async def test_a_command_does_what_its_name_says(name: str) -> None:
             await until(pilot, lambda: chats.saved)
             assert chats.saved[0][0] == "hello.md" and "> hello" in chats.saved[0][1]
         elif name == "commit":
+            await shows(pilot, "1 file, with your git", "src/durations.py")
             await pilot.press("enter")
             await shows(pilot, "✓ Committed.", "[main 1f0c2aa]")
             assert chats.opened[0].decisions[0][0] == "commit"
@@ -200,7 +208,7 @@ async def test_what_is_typed_meanwhile_is_queued_and_sent() -> None:
 async def test_a_file_is_found_by_a_few_letters() -> None:
     async with chatting(FakeChats()) as (pilot, screen):
         await pilot.press(*"see", "space", "at", *"tdur")
-        await shows(pilot, "Files", "tests/test_durations.py")
+        await shows(pilot, "1 file ─", "tests/test_durations.py")
         await pilot.press("tab")
         await until(pilot, lambda: screen.composer.text == "see @tests/test_durations.py ")
         assert not screen.suggestions.display
@@ -209,17 +217,17 @@ async def test_a_file_is_found_by_a_few_letters() -> None:
 @pytest.mark.parametrize(("key", "used"), [("y", True), ("n", False)])
 async def test_the_folder_is_offered_as_workspace_once(key: str, used: bool) -> None:
     chats = FakeChats()
-    chats.offered = (WORKSPACE, None)
+    chats.offered = (Path(WORKSPACE), None)
     async with chatting(chats) as (pilot, screen):
         await shows(pilot, f"Use {WORKSPACE} as workspace?", "before they reach your folder")
         await pilot.press("tab", key, *["enter"] * (not used))
-        await until(pilot, lambda: chats.remembered == [(WORKSPACE, used)])
+        await until(pilot, lambda: chats.remembered == [(Path(WORKSPACE), used)])
         await until(pilot, lambda: bool(screen.settings.workdir) == used)
 
 
 async def test_a_remembered_workspace_is_used_without_a_question() -> None:
     chats = FakeChats()
-    chats.offered = (WORKSPACE, True)
+    chats.offered = (Path(WORKSPACE), True)
     async with chatting(chats) as (pilot, screen):
         await until(pilot, lambda: screen.settings.workdir == WORKSPACE)
         await shows(pilot, WORKSPACE)
@@ -311,7 +319,9 @@ async def test_the_conversation_is_shortened_after_its_cost_is_known() -> None:
         await say(pilot, "/compact")
         await shows(pilot, "Shorten the conversation?", "About 1,400 tokens are read again")
         await pilot.press("y")
-        await shows(pilot, "Summary made: 7,900 tokens became 1,400")
+        await shows(pilot, "Summary made: 7,900 tokens became 1,400", "▸ summary of what was said before  The goal is")
+        await pilot.press("ctrl+o")
+        await shows(pilot, "│ Its tests pass.")
 
 
 async def test_the_tests_of_a_project_are_offered_once() -> None:

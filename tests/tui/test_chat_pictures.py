@@ -69,7 +69,7 @@ SHOWN = {
     "queued": ("queued: then the README",),
     "no_server": ("No model runs",),
 }
-SECONDS = {"prefill": 14.0}
+SECONDS = {"prefill": 14.0, "queued": 107.2}
 """Of a running turn, as its tokens need at the speed of the other scenes."""
 
 
@@ -99,6 +99,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
         if state not in ("finished", "streaming", "no_server"):
             assert app.chat
             app.chat.new_settings = ChatSettings(workdir=WORKSPACE)
+            app.chat.draw_lines()
         if state == "commands":
             await pilot.press("slash")
         elif state != "no_server":

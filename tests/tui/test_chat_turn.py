@@ -158,9 +158,9 @@ def test_hostile_output_stays_in_its_frame() -> None:
 def test_an_answer_does_not_depend_on_how_it_was_streamed() -> None:
     one, many = AnswerPart(), AnswerPart()
     one.add(ANSWER)
-    one.end()
+    one.over = True
     for char in ANSWER:
         many.add(char)
         many.lines(50)
-    many.end()
+    many.over = True
     assert many.lines(50) == one.lines(50) and many.lines(90) == one.lines(90)

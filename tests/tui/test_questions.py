@@ -101,3 +101,12 @@ async def test_after_a_download_memory_and_running_requests_are_asked_about(fake
         await shows(pilot, "short by 2.1 GiB on CUDA0")
         await pilot.press("n")
         await shows(pilot, "The model is downloaded; nothing else was changed.")
+
+
+async def test_a_question_may_be_closed_before_it_is_shown(fake: FakeServices) -> None:
+    async with on_dashboard(fake) as pilot:
+        for _ in range(3):
+            pilot.app.push_screen(QuestionScreen("Sure?", "", ("n", "no", "no")))
+            pilot.app.pop_screen()
+        await settled(pilot)
+        assert pilot.app.screen is app_of(pilot).dashboard

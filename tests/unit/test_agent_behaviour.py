@@ -190,6 +190,16 @@ async def test_an_output_that_never_fits_fails_the_turn() -> None:
     assert "5,031 of 4,096 tokens" in result.failed.message
 
 
+async def test_an_overflow_of_unknown_size_makes_room_and_ends() -> None:
+    unknown = refuses(400, "exceeds", type="exceed_context_size_error")
+    plays = [says("```python\nprint(1)\n```\n"), unknown, says("done")]
+    result = await run_turn(ScriptedServer(*plays, caps=FENCED, context=0), tools=[Echo("8" * 7000)])
+    assert result.finished.text == "done" and len(result.bodies[-1]["messages"][-1]["content"]) < 3000
+    plays = [says("```python\nprint(1)\n```\n"), *[unknown] * 20]
+    result = await run_turn(ScriptedServer(*plays, caps=FENCED, context=0), tools=[Echo("8" * 7000)])
+    assert "does not fit" in result.failed.message and len(result.bodies) < 10
+
+
 async def test_overflow_with_nothing_to_compact_fails_the_turn() -> None:
     result = await run_turn(ScriptedServer(refuses(400, "exceeds", **OVERFLOW)))
     assert "5,031 of 4,096 tokens" in result.failed.message and "ctx-size" in result.failed.hint

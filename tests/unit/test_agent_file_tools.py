@@ -213,7 +213,7 @@ def test_tool_descriptions_are_the_same_in_every_chat(tmp_path: Path) -> None:
         texts.append([(tool.name, tool.description, tool.parameters, tool.parallel_safe) for tool in tools])
 
     assert texts[0] == texts[1]
-    assert [(name, safe, parameters["required"]) for name, _, parameters, safe in texts[0]] == [
+    assert [(name, safe, parameters.get("required", [])) for name, _, parameters, safe in texts[0]] == [
         ("list", True, []), ("read", True, ["path"]), ("edit", False, ["path", "edits"]),
         ("write", False, ["path", "content"]),
     ]  # fmt: skip

@@ -25,11 +25,13 @@ from gpubox.agent.events import (
     ToolFinished,
     decode_event,
 )
+from gpubox.agent.files_named import read_named
 from gpubox.agent.images import MAX_BYTES, image_urls, store_image
 from gpubox.agent.loop import FINISHED_OUTPUT, LAST_REPLY, AgentLoop
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Answer, AskOwner, OwnerQuestion, ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.layers import View
 from gpubox.server.client import connect
 from tests.scripted_server import FENCED, Play, ScriptedServer, call, refuses, runs, says
 from tests.unit.agent_turns import Echo, run_turn
@@ -470,6 +472,19 @@ async def test_a_model_that_does_not_see_is_not_asked(tmp_path: Path) -> None:
     async with server, connect(server.url) as client:
         events = [event async for event in AgentLoop().run(conversation, AgentSettings(), [], client)]
     assert "does not see images" in str(events[-1]) and server.bodies == []
+
+
+def test_an_image_of_the_workspace_is_not_read_through_a_link_of_a_program(tmp_path: Path) -> None:
+    for folder in ("secret", "work/own", "top"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.png").write_bytes(PNG)
+    (tmp_path / "top/linked").symlink_to(tmp_path / "secret")
+    view = View([tmp_path / "top", tmp_path / "work"])
+    assert read_named("see @own/a.png", view).images == (tmp_path / "work/own/a.png",)
+    assert read_named("see @linked/a.png @../secret/a.png", view).images == ()
+    (tmp_path / "top/a.png").write_bytes(PNG + b"\0" * MAX_BYTES)
+    with pytest.raises(GpuboxError, match="at most 4"):
+        read_named("see @a.png", view)
 
 
 def test_only_images_are_kept(tmp_path: Path) -> None:

@@ -390,6 +390,22 @@ async def test_renaming_takes_the_layers_along(desk: Desk) -> None:
     assert list(desk.paths.chats.iterdir()) == []
 
 
+async def test_a_branch_says_that_untaken_changes_stay_behind(desk: Desk) -> None:
+    async with ScriptedServer(says("Hm."), EDIT, says("Done."), says("I see.")) as desk.server:
+        chat = desk.chat()
+        await ask(chat)
+        first = chat.log.head
+        await ask(chat)
+        assert chat.branch("early", first) == ""
+        assert chat.branch("late") == "Changes that you have not taken stay in do-it."
+        await chat.close()
+        late = desk.chat("late")
+        await ask(late, "Go on.")
+        assert await late.changes() == []
+        await late.close()
+    assert "of your changes it has only those that the owner took" in desk.model_reads()[-1]
+
+
 @pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 async def test_git_is_read_by_the_model_and_committed_by_the_owner(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("AUTHOR", "COMMITTER"):

@@ -17,7 +17,7 @@ import pytest
 from gpubox.agent.files_named import read_named
 from gpubox.agent.git import commit_paths
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import private_copy, taking
+from gpubox.sandbox import private_copy
 from gpubox.sandbox import steps as steps_module
 from gpubox.sandbox.layers import TopLayer
 from gpubox.sandbox.policy import Policy
@@ -86,25 +86,20 @@ def test_what_the_owner_saves_during_a_take_stays(
     workspace: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch, on_another_disk: bool
 ) -> None:
     change_all(steps)
-    exchange, rename, saved = taking.FileExchange, os.rename, list[str]()
-    place = exchange._place
+    rename, saved = os.rename, list[str]()
 
-    def place_slowly(self: taking.FileExchange, folder: int, name: str, *rest: object) -> bool:
-        if name == "a":
-            (workspace / "b").write_text("b owner\n")
-            saved.append(name)
-        return place(self, folder, name, *rest)  # type: ignore[arg-type]
-
-    def rename_within_a_disk(old: object, new: object, **folders: int) -> None:
+    def rename_slowly(old: object, new: object, **folders: int) -> None:
         if "src_dir_fd" not in folders and "dst_dir_fd" in folders:
-            if new == "c":
-                (workspace / "c").write_text("c owner\n")
-            raise OSError(18, "another disk")
+            if new == "a":
+                (workspace / "b").write_text("b owner\n")
+                saved.append(new)
+            if on_another_disk:
+                if new == "c":
+                    (workspace / "c").write_text("c owner\n")
+                raise OSError(18, "another disk")
         rename(old, new, **folders)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exchange, "_place", place_slowly)
-    if on_another_disk:
-        monkeypatch.setattr(os, "rename", rename_within_a_disk)
+    monkeypatch.setattr(os, "rename", rename_slowly)
     result = steps.take()
     assert saved and "b changed at the last moment: it stays as it is." in result.notes
     last = "c owner\n" if on_another_disk else "c new\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import shutil
 import stat
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.changes import Change, unified
+from gpubox.sandbox.changes import Change, describe, unified
 from gpubox.sandbox.layers import TopLayer, remove_tree
 from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.private_copy import PrivateCopy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import layer_owner
 from gpubox.sandbox.steps import MAX_OPEN_LAYERS, Steps, now_ns
@@ -69,13 +71,24 @@ def workspace(tmp_path: Path) -> Path:
 def steps(workspace: Path, tmp_path: Path) -> Iterator[Steps]:
     with closing(Steps(workspace, tmp_path / "chat.layers")) as steps:
         yield steps
+    remove_tree(steps.folder)  # some are too deep for pytest
+
+
+def nest(folder: Path, depth: int) -> None:
+    """Makes folders in folders in ``folder``, by descriptors: no path is that long."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", 0o700, dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
 
 
 @contextmanager
 def turn(steps: Steps, turn_id: str = "t1") -> Iterator[TopLayer]:
     """What is written inside is the turn's layer."""
     steps.begin_turn(turn_id)
-    steps._noted_ns = 2**62  # the owner's files are older than the run, whatever the tick of the clock
     yield TopLayer(steps.view())
     steps.note_changes()
     steps.end_turn()
@@ -345,6 +358,23 @@ def test_undo_refuses_where_the_owner_went_on_and_keeps_on_request(workspace: Pa
     assert (workspace / "src/b.py").read_text() == "b = 3\n"
 
 
+def test_what_is_kept_at_an_undo_leaves_the_others_their_own_content(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        for path in ("a.txt", "c", "src/b.py", "src/data.bin"):
+            layer.write(names(path), f"{path}\n".encode())
+    before = tree(workspace, times=False)
+    steps.take()
+    (workspace / "a.txt").write_text("mine\n")
+    steps.undo(keep=["a.txt"])
+    mine = before | {"a.txt": tree(workspace, times=False)["a.txt"]}
+    assert tree(workspace, times=False) == mine
+    steps.redo()
+    assert (workspace / "src/b.py").read_text() == "src/b.py\n" and (workspace / "c").read_text() == "c\n"
+    (workspace / "c").write_text("mine, too\n")
+    steps.undo(keep=["c"])
+    assert tree(workspace, times=False) == mine | {"c": tree(workspace, times=False)["c"]}
+
+
 def test_undo_works_after_a_restart_and_a_new_turn_forgets_what_was_undone(workspace: Path, tmp_path: Path) -> None:
     folder, before = tmp_path / "chat.layers", tree(workspace)
     with closing(Steps(workspace, folder)) as steps:
@@ -499,14 +529,8 @@ def test_an_error_in_the_middle_leaves_all_files_as_they_were(
 def test_folders_of_any_depth_and_modes_end_nothing(workspace: Path, steps: Steps) -> None:
     with turn(steps) as layer:
         layer.write(names("ok"), b"ok\n")
-        with layer._folder(("deep",)) as folder:
-            inner = os.dup(folder)
-        for _ in range(1500):
-            os.mkdir("d", 0o700, dir_fd=inner)
-            below = os.open("d", os.O_RDONLY, dir_fd=inner)
-            os.close(inner)
-            inner = below
-        os.close(inner)
+        layer.write(names("deep/x"), b"x\n")
+        nest(layer.path / "deep", 3000)
         layer.write(names("dark/x"), b"x\n", 0)
         (layer.path / "dark").chmod(0)
         layer.write(names("mute"), b"mute\n", 0)
@@ -515,7 +539,84 @@ def test_folders_of_any_depth_and_modes_end_nothing(workspace: Path, steps: Step
     assert (workspace / "mute").stat().st_mode & 0o777 == 0o400
     steps.undo()
     assert not (workspace / "ok").exists()
-    remove_tree(steps.folder)  # too deep for pytest
+
+
+def test_forty_layers_of_deep_folders_need_few_descriptors(workspace: Path, steps: Steps, tmp_path: Path) -> None:
+    for number in range(MAX_OPEN_LAYERS):
+        with turn(steps, f"t{number}") as layer:
+            layer.write(("deep", f"f{number}"), b"x\n")
+            nest(layer.path / "deep", 140)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 4 * MAX_OPEN_LAYERS, limit[1])
+    )
+    try:
+        assert len(paths(steps)) == MAX_OPEN_LAYERS
+        assert sum(1 for _ in steps.view().walk()) > 140
+        copy = PrivateCopy(Policy(workspace, steps.layers()), tmp_path / "copy", None, heavy=False)
+        copy.synchronize()
+        nest(copy.folder / "src", 140)
+        copy.harvest()
+        assert len(steps.take().taken) == MAX_OPEN_LAYERS
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        remove_tree(tmp_path / "copy")
+
+
+def test_the_owners_write_just_before_a_turn_is_no_conflict(workspace: Path, steps: Steps) -> None:
+    for number in range(200):
+        (workspace / "src/b.py").write_text(f"b = {number}\n")
+        (workspace / "src/b.py").stat()  # who has looked gets a finer time of the next change (Linux 6.13)
+        (workspace / "src/b.py").chmod(0o644)
+        with turn(steps, f"t{number}") as layer:
+            layer.write(names("src/b.py"), b"the model's\n")
+        assert not change_of(steps, "src/b.py").conflict, number
+        steps.drop()
+
+
+def test_a_new_folder_that_runs_by_itself_shows_its_lines(workspace: Path, steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names(".vscode/tasks.json"), b"{}\n")
+        layer.write(names("bare/HEAD"), b"ref\n")
+        layer.write(names("bare/hooks/inner/pre-commit"), b"run\n", 0o755)
+        for part in ("objects", "refs"):
+            layer.write(("bare", part, "x"), b"x\n")
+        for number in range(200):
+            layer.write(("node_modules", f"{number}.js"), b"x\n")
+    changes = {change.path: change for change in steps.changes()}
+    assert list(changes) == [
+        ".vscode/tasks.json", "bare/HEAD", "bare/hooks/inner/pre-commit", "bare/objects/x", "bare/refs/x",
+        "node_modules",
+    ]  # fmt: skip
+    assert all(change.runs_by_itself for change in changes.values())
+    assert changes[".vscode/tasks.json"].hunks[0].lines == ("+{}",)
+    assert (changes["node_modules"].added, changes["node_modules"].hunks) == (200, ())
+    assert not steps.take().taken
+    assert steps.take({"bare": None}, allow=["bare"]).taken == tuple(list(changes)[1:5])
+    assert not steps.take({"node_modules": None}, allow=["node"]).taken
+    assert steps.take(allow=[".vscode", "node_modules"]).taken == (".vscode/tasks.json", "node_modules")
+    assert len(listed(workspace / "node_modules")) == 200
+
+
+def test_a_mode_that_the_owner_gave_a_folder_since_is_kept(workspace: Path, steps: Steps) -> None:
+    (workspace / "src").chmod(0o755)
+    with turn(steps) as layer:
+        layer.write(names("src/b.py"), b"b = 2\n")
+        (layer.path / "src").chmod(0o700)
+    assert change_of(steps, "src").kind == "mode"
+    steps.take()
+    (workspace / "src").chmod(0o750)
+    with pytest.raises(GpuboxError, match="You changed src since"):
+        steps.undo()
+    assert steps.undo(keep=["src"]).kept == ("src",)
+    assert (workspace / "src").stat().st_mode & 0o777 == 0o750
+    assert (workspace / "src/b.py").read_text() == "b = 1\n"
+
+
+def test_sizes_are_said_as_they_are(steps: Steps) -> None:
+    with turn(steps) as layer:
+        layer.write(names("src/data.bin"), b"\0" * 1500)
+    assert describe(change_of(steps, "src/data.bin")) == "changed, 3 bytes -> 1.5 kB"
 
 
 def test_what_a_tool_tagged_as_its_cache_is_no_change_and_the_owners_own_tag_hides_nothing(

@@ -214,12 +214,13 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
-    """Copy the chat NAME to NEW."""
+    """Copy the chat NAME to NEW, without the changes that you have not taken."""
     from gpubox.agent import chat_files
 
     log = chat_files.load_chat(chat_files.existing_chat(context.paths, name))
-    chat_files.branch_chat(context.paths, log, new, turn)
-    _print_result(as_json, new, f"{new} is a copy of {name}; `gpubox chat --continue {new} -p ...` continues it.")
+    lacking = chat_files.branch_chat(context.paths, log, new, turn)
+    text = f"{new} is a copy of {name}; `gpubox chat --continue {new} -p ...` continues it. {lacking}"
+    _print_result(as_json, new, text.rstrip())
 
 
 @command.command("rewind")

@@ -68,7 +68,9 @@ Prioritized = tuple[int, StyledLine]
 
 def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, problem: str, width: int) -> StyledLine:
     """Name, isolation, workspace and limits of the chat."""
-    parts: list[Prioritized] = [(80, styled_line((sanitize_to_width(name, 40) or "new chat", "bold")))]
+    parts: list[Prioritized] = [
+        (80, styled_line((sanitize_to_width(name, 40 if width >= 100 else 24) or "new chat", "bold")))
+    ]
     if not settings.tools or settings.protocol == "none":
         parts.append((90, styled_line(("no tools", "$quiet"))))
     else:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
 from textual.widgets import Input
 
 from gpubox.sanitize import sanitize_line
@@ -56,9 +55,6 @@ class ChatList(Vertical):
     }
     """
 
-    class SearchChanged(Message):
-        """The text to search for changed."""
-
     def __init__(self) -> None:
         super().__init__(id="chats")
         self.search = Input(placeholder="search in all chats", id="chat-search", compact=True, select_on_focus=False)
@@ -76,13 +72,6 @@ class ChatList(Vertical):
             self.rows.current = current
             self.rows.redraw()
         self.rows.show_values(chats)
-
-    def focus_search(self) -> None:
-        self.screen.set_focus(self.search)
-
-    @on(Input.Changed, "#chat-search")
-    def _search_changed(self) -> None:
-        self.post_message(self.SearchChanged())
 
     @on(Input.Submitted, "#chat-search")
     def _search_submitted(self) -> None:
@@ -108,9 +97,9 @@ class StoredChats:
         if not (chat := screen.chat) or index is None or not (turn := screen.transcript.turns[index].id):
             return
         old, name = chat.name, await screen.chats.free_name(chat.name)
-        chat.branch(name, turn)
+        lacking = chat.branch(name, turn)
         await screen.open(name)
-        screen.say(f"The new chat is {name}; {old} is unchanged.")
+        screen.say(f"The new chat is {name}; {old} is unchanged. {lacking}".rstrip())
 
     async def rename(self) -> None:
         screen, name = self.screen, self._name

@@ -10,6 +10,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.widgets import Input
 
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.events import TurnFailed
@@ -50,6 +51,8 @@ READINGS_SECONDS = 0.5
 """Minimum time between two drawings of new readings."""
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
+WAIT_FOR_THE_TURN = {"chat_last", "chat_new", "chat_retry", "chat_settings"}
+"""Actions that do nothing while a turn runs."""
 
 
 class ChatScreen(OtherScreen):
@@ -139,11 +142,6 @@ class ChatScreen(OtherScreen):
         """Why no model can answer; empty if one can."""
         return no_server_lines(self._overview)
 
-    @property
-    def profile(self) -> str:
-        """The running profile; empty: none runs."""
-        return (self._overview.status.profile if self._overview else "") or ""
-
     # -- drawing --------------------------------------------------------------------------------------
 
     def draw(self) -> None:
@@ -154,7 +152,6 @@ class ChatScreen(OtherScreen):
 
     @on(Transcript.LinesBelowChanged)
     def draw_lines(self) -> None:
-        """Draws the lines above and below the transcript."""
         if not self.is_mounted:
             return
         name, problem = (self.chat.name, self.chat.problem) if self.chat else ("", "")
@@ -179,6 +176,9 @@ class ChatScreen(OtherScreen):
             )
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
+        if self.chat and self.chat.log.undone:
+            return styled_line(("↶ ", "$accent"), "A turn is undone.   ", ("/redo", "bold $primary"),
+                               (" brings it back", "$quiet"))  # fmt: skip
         if self.transcript.turns and (waiting := len(self.commands.changes)) and not self.no_server:
             return waiting_line(waiting)
         return next(iter(self.no_server if self.transcript.turns else []), ())
@@ -190,6 +190,10 @@ class ChatScreen(OtherScreen):
         if not self.transcript.turns:
             hidden |= TURN_ACTIONS
         running, waits = self.runner.running, bool(self.commands.changes)
+        if running:
+            hidden |= WAIT_FOR_THE_TURN
+        if self.questions.has_focus_within:
+            hidden |= {"chat_send", "chat_write"}
         decides = waits and not running and not self.composer.text
         send = "open" if listing else "queue" if running else "diff" if decides else "send"
         labels = {"chat_back": "stop" if running else "back", "chat_send": send}
@@ -206,7 +210,6 @@ class ChatScreen(OtherScreen):
         self._update_keys()
 
     def show_welcome(self) -> None:
-        """Updates what an empty chat shows."""
         self.transcript.welcome = self.no_server or welcome_lines(self.sandbox)
         if not self.transcript.turns:
             self.transcript.remake()
@@ -236,13 +239,13 @@ class ChatScreen(OtherScreen):
         elif self.commands.changes and not self.runner.running:
             self.action_command("diff")
 
-    @on(Composer.PageKeyPressed)
-    def _page_key_pressed(self, message: Composer.PageKeyPressed) -> None:
+    def action_page(self, pages: int) -> None:
+        """Scrolls the question, else the transcript."""
         read = self.questions.body if self.questions.display else self.transcript
-        read.scroll_relative(y=message.pages * max(1, read.size.height - 2), animate=False)
+        read.scroll_relative(y=pages * max(1, read.size.height - 2), animate=False)
 
-    @on(Composer.TabPressed)
-    def _tab_pressed(self) -> None:
+    def action_tab(self) -> None:
+        """Goes to the question, else to what follows the prompt."""
         if not self.questions.take_tab(self.composer.typed_at):
             self.focus_next()
 
@@ -250,12 +253,11 @@ class ChatScreen(OtherScreen):
     def _row_opened(self, message: ChatRows.RowOpened) -> None:
         self.open_chat(message.value.name)
 
-    @on(ChatList.SearchChanged)
+    @on(Input.Changed, "#chat-search")
     def _read_list(self) -> None:
         self.work(self.read_list, "list", exclusive=True)
 
     def show_list(self, shown: bool) -> None:
-        """Opens or closes the list of chats."""
         self.chat_list.display = shown
         self.set_class(shown, "-listing")
         self.set_focus(self.chat_list.rows if shown else self.composer)
@@ -292,7 +294,7 @@ class ChatScreen(OtherScreen):
 
     def action_chat_search(self) -> None:
         self.show_list(True)
-        self.chat_list.focus_search()
+        self.set_focus(self.chat_list.search)
         self._read_list()
 
     def action_command(self, name: str) -> None:
@@ -322,7 +324,6 @@ class ChatScreen(OtherScreen):
             self.work(work, "chat")
 
     async def close(self) -> None:
-        """Closes the open chat, if there is one."""
         chat, self.chat, self.editing = self.chat, None, False
         if chat:
             await chat.close()
@@ -398,8 +399,7 @@ class ChatScreen(OtherScreen):
             self.editing = bool(view.id)
         return view
 
-    @on(Composer.EditLastRequested)
-    def edit_last(self) -> None:
+    def action_chat_last(self) -> None:
         """Takes back what was queued last; else edits the last prompt, which is then sent instead of the last turn."""
         if self.chat and self.chat.queued:
             self.composer.set_text(self.chat.queued.pop())
@@ -421,7 +421,6 @@ class ChatScreen(OtherScreen):
     # -- chats ----------------------------------------------------------------------------------------
 
     def open_chat(self, name: str) -> None:
-        """Opens another chat."""
         if self.chat and self.chat.name == name:
             self.show_list(False)
         else:
@@ -437,26 +436,22 @@ class ChatScreen(OtherScreen):
 
     def show_chat(self) -> None:
         """Shows the turns of the open chat, up to its head."""
-        self._show_turns([stored_turn_view(turn) for turn in self.chat.log.path()] if self.chat else [])
-
-    def _show_turns(self, turns: list[TurnView]) -> None:
-        self.transcript.load(turns)
+        self.transcript.load([stored_turn_view(turn) for turn in self.chat.log.path()] if self.chat else [])
         self.show_welcome()
         self.draw_lines()
 
     def action_chat_new(self) -> None:
         """Closes the open chat; the next prompt starts a new one."""
 
-        async def new_chat() -> None:
-            await self.close()
-            self.show_chat()
-            self.show_list(False)
-            await self.commands.read_changes()
+        self.change(self.show_no_chat)
 
-        self.change(new_chat)
+    async def show_no_chat(self) -> None:
+        await self.close()
+        self.show_chat()
+        self.show_list(False)
+        await self.commands.read_changes()
 
     async def read_list(self) -> None:
-        """Updates the list of chats, if it is shown."""
         if not self.chat_list.display:
             return
         chats = await self.chats.matching(self.chat_list.search.value.strip())
@@ -465,13 +460,13 @@ class ChatScreen(OtherScreen):
     # -- settings -------------------------------------------------------------------------------------
 
     def action_chat_settings(self) -> None:
-        """Opens the form with the settings of this chat."""
         self.change(self._edit_settings)
 
     async def _edit_settings(self) -> None:
         from gpubox.tui.chat.chat_settings import ChatSettingsScreen
 
-        defaults = await self.chats.profile_defaults(self.profile)
+        running = self._overview and self._overview.status.profile
+        defaults = await self.chats.profile_defaults(running or "")
         settings = await self.app.push_screen_wait(ChatSettingsScreen(self.settings, *defaults))
         if settings is not None:
             await self.change_settings(settings)

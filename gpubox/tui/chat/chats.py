@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gpubox.agent.files_named import Prompt, read_named, workspace_names
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
 
-PROJECT_FILES = (
-    ".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "CMakeLists.txt", "Makefile",
-    "pom.xml", "build.gradle", "composer.json", "Gemfile", "AGENTS.md", "CLAUDE.md",
-)  # fmt: skip
-"""A folder with one of them is a project: it is offered as workspace."""
 READ_ONLY = "This is a recording: no model answers here."
 
 
@@ -45,7 +38,6 @@ class Chats:
         return await run_in_thread(chat_summaries, self.paths)
 
     async def search(self, text: str) -> list[SearchHit]:
-        """The prompts and answers that contain ``text``."""
         from gpubox.agent.chat_files import search
 
         return await run_in_thread(search, self.paths, text)
@@ -76,7 +68,6 @@ class Chats:
         return Chat(self.paths, self.config, name, find=find, ask=ask)
 
     async def free_name(self, text: str) -> str:
-        """A chat name made from ``text`` that is not in use."""
         from gpubox.agent.chat_files import free_name
 
         return await run_in_thread(free_name, self.paths, text)
@@ -114,34 +105,16 @@ class Chats:
         """The prompt ``text`` with what the files hold that it names."""
         return await run_in_thread(read_named, text, _view(chat, chat.settings.workdir))
 
-    async def project(self) -> tuple[str, bool | None]:
-        """The folder in which gpubox was started, and whether it may be a workspace; empty: it cannot be one."""
-        from gpubox.agent.projects import load_project
+    async def project(self) -> tuple[Path | None, bool | None]:
+        """The folder in which gpubox was started, and whether it may be a workspace; ``None``: it cannot be one."""
+        from gpubox.agent.projects import project_here
 
-        def look() -> tuple[str, bool | None]:
-            from gpubox.agent.workspace import Workspace
+        return (None, None) if self.recording else await run_in_thread(project_here, self.paths)
 
-            try:
-                own = (self.paths.config, self.paths.state, self.paths.cache)
-                root = Workspace(Path.cwd(), own_folders=own).root
-            except (GpuboxError, OSError):
-                return "", None
-            allowed = load_project(self.paths, root).allowed
-            if allowed is None and not any((root / name).exists() for name in PROJECT_FILES):
-                return "", None
-            return str(root), allowed
+    async def remember_project(self, root: Path, allowed: bool) -> None:
+        from gpubox.agent.projects import remember_allowed
 
-        return ("", None) if self.recording else await run_in_thread(look)
-
-    async def remember_project(self, root: str, allowed: bool) -> None:
-        """Keeps the owner's answer."""
-        from gpubox.agent.projects import load_project, save_project
-
-        def remember() -> None:
-            project = load_project(self.paths, Path(root))
-            save_project(self.paths, Path(root), msgspec.structs.replace(project, allowed=allowed))
-
-        await run_in_thread(remember)
+        await run_in_thread(remember_allowed, self.paths, root, allowed)
 
     async def save_file(self, text: str, path: str, folder: str) -> str:
         """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubox.agent.events import FilesChanged
+from gpubox.agent.events import Compacted, FilesChanged
 from gpubox.agent.tools import OwnerQuestion
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import UsageError
@@ -19,7 +19,7 @@ from gpubox.sandbox.steps import ChangedSince
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn_parts import note_part
 from gpubox.tui.dialogs import PromptScreen, confirm
-from gpubox.tui.styled_lines import StyledLine, join_lines, styled_line
+from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.views.changes import count, step_sentence, taken_sentence
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from gpubox.sandbox.steps import StepResult
 
 UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
-WAITS = styled_line(
-    ("⏎", "bold $primary"), (" or ", "$quiet"), ("^d", "bold $primary"), ("  look and decide", "$quiet")
-)
-
 TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 
 
@@ -83,15 +79,11 @@ class ChatCommands:
         self.changes = tuple(await chat.changes()) if chat and chat.name and chat.settings.workdir else ()
         parts = [turn.changes for turn in screen.transcript.turns if turn.changes]
         for part in parts[:-1]:
-            if part.waits:  # it is decided with the last one
+            if part.waiting:  # it is decided with the last one
                 part.decide((), ())
         if parts:
-            last = parts[-1]
-            if self.changes:
-                fate = join_lines([fate, WAITS])
-            elif not fate and not last.waits:
-                fate = last.fate or (TAKEN if screen.settings.apply == "turn" else ())
-            last.decide(self.changes, fate)
+            taken = TAKEN if screen.settings.apply == "turn" and not self.changes else ()
+            parts[-1].decide(self.changes, fate or parts[-1].fate or taken)
             screen.transcript.remake()
         screen.draw_lines()
 
@@ -107,26 +99,27 @@ class ChatCommands:
     async def _take(self, choice: Choice, allowed: Collection[str]) -> None:
         async with self._alone() as chat:
             result = await chat.take(choice, allow=allowed)
-        await self._decided(f"✓ {taken_sentence(result)}", "$success", undo=bool(result.taken))
+        await self._decided("✓", taken_sentence(result), "$success", undo=bool(result.taken))
 
     async def _drop(self, choice: Choice, why: str) -> None:
         async with self._alone() as chat:
             await chat.drop(choice, why)
         reads = " The model reads why with your next prompt." if why else ""
-        await self._decided(f"✗ Dropped: {count(len(choice), 'file')}.{reads}", "$warning", undo=True)
+        await self._decided("✗", f"Dropped: {count(len(choice), 'file')}.{reads}", "$warning", undo=True)
 
-    async def _decided(self, sentence: str, style: str, *, undo: bool) -> None:
+    async def _decided(self, mark: str, sentence: str, style: str, *, undo: bool) -> None:
         """Shows what became of the changes, also where the end of the transcript hides it."""
-        self.screen.say(sanitize_line(sentence))
-        await self.read_changes(styled_line((sanitize_line(sentence), style), *(UNDO_HINT if undo else ())))
+        said = sanitize_line(sentence)
+        self.screen.say(said)
+        await self.read_changes(styled_line((f"{mark} {said}", style), *(UNDO_HINT if undo else ())))
 
     async def undo(self) -> None:
-        await self._step(self.chat.undo, "Undone", "  /redo brings it back")
+        await self._step(self.chat.undo, "Undone")
 
     async def redo(self) -> None:
-        await self._step(self.chat.redo, "Redone", "  /undo takes it back again")
+        await self._step(self.chat.redo, "Redone")
 
-    async def _step(self, step: Callable[..., Awaitable[StepResult]], verb: str, hint: str) -> None:
+    async def _step(self, step: Callable[..., Awaitable[StepResult]], verb: str) -> None:
         """Undoes or redoes. Files that the owner changed since stay only if he says so."""
         log = self.chat.log
         try:
@@ -144,7 +137,7 @@ class ChatCommands:
         prompts = [turn.header.text for name in result.turns if (turn := log.turns.get(name))]
         self.screen.show_chat()
         said = sanitize_line(step_sentence(result, verb, prompts))
-        self.note(styled_line((f"↶ {said}", "$quiet"), (hint, "$quiet italic")))
+        self.note(styled_line((f"↶ {said}", "$quiet")))
         await self.read_changes()
 
     def note(self, line: StyledLine) -> None:
@@ -154,7 +147,7 @@ class ChatCommands:
             transcript.turns[-1].parts.append(note_part(line, gap=True))
             transcript.update_last()
         else:
-            self.screen.say("".join(text for text, _ in line))
+            self.screen.say("".join(text for text, _ in line).lstrip("↶✓ "))
 
     # -- the project ----------------------------------------------------------------------------------
 
@@ -195,9 +188,9 @@ class ChatCommands:
         from gpubox.tui.chat.commit import CommitScreen
 
         async with self._alone("The model writes a message") as chat:
-            message = await chat.commit_message()
+            message, paths = await chat.commit_message(), sorted(chat.log.taken)
             hooks = await run_in_thread(changed_hooks, Path(chat.settings.workdir), chat.log.taken_ever)
-        if text := await self.screen.app.push_screen_wait(CommitScreen(message, hooks)):
+        if text := await self.screen.app.push_screen_wait(CommitScreen(message, paths, hooks)):
             async with self._alone("Git commits") as chat:
                 said = (await chat.commit(text)).strip().split("\n")
             self.note(styled_line(("✓ Committed. ", "$success"), (sanitize_line(said[0]), "$secondary")))
@@ -215,6 +208,10 @@ class ChatCommands:
         if await confirm(self.screen.app, "Shorten the conversation?", cost, "shorten it"):
             async with self._alone("The model sums the conversation up") as chat:
                 said = await chat.compact()
+            log, turns = chat.log, self.screen.transcript.turns
+            events = log.turns[log.head].events if log.head else []
+            if turns and (made := [event for event in events if isinstance(event, Compacted)]):
+                turns[-1].add_summary(made[-1].summary)
             self.note(styled_line((sanitize_line(said), "$secondary")))
 
     async def plan(self) -> None:
@@ -244,5 +241,5 @@ class ChatCommands:
             allowed = (await screen.questions.ask(OwnerQuestion("go_on", text), "Work in this folder?")).yes
             await screen.chats.remember_project(root, allowed)
         if allowed and not screen.settings.workdir and not screen.runner.running:
-            await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=root))
+            await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=str(root)))
             screen.show_welcome()

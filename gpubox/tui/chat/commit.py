@@ -12,6 +12,9 @@ from textual.widgets import Static, TextArea
 from gpubox.sanitize import show_name
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.styled_lines import sanitize_to_width
+from gpubox.views.changes import count
+
+FILES_SHOWN = 8
 
 
 class CommitScreen(Dialog[str | None]):
@@ -19,7 +22,7 @@ class CommitScreen(Dialog[str | None]):
 
     DEFAULT_CSS = """
     CommitScreen > Vertical { width: 84; max-width: 100%; height: auto; padding: 1 2; }
-    CommitScreen TextArea { height: 10; border: none; background: $line; padding: 0 1; }
+    CommitScreen TextArea { height: 8; border: none; background: $line; padding: 0 1; &:focus { border: none; } }
     CommitScreen Static { height: auto; margin-top: 1; color: $quiet; }
     CommitScreen Static.-hooks { color: $warning; }
     """
@@ -28,10 +31,14 @@ class CommitScreen(Dialog[str | None]):
         Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", priority=True),
     ]
 
-    def __init__(self, message: str, hooks: Sequence[str] = ()) -> None:
-        """``hooks``: what the chat changed and git runs."""
+    def __init__(self, message: str, paths: Sequence[str], hooks: Sequence[str] = ()) -> None:
+        """``paths``: what is committed. ``hooks``: those that the chat changed and git runs."""
         super().__init__()
-        self.hooks = hooks
+        names = [show_name(path) for path in paths[:FILES_SHOWN]]
+        more = [f"and {len(paths) - FILES_SHOWN:,} more"] if len(paths) > FILES_SHOWN else []
+        head = f"{count(len(paths), 'file')}, with your git and your name. Nothing is pushed."
+        self.about = "\n  ".join([head, *names, *more])
+        self.hooks = ", ".join(sanitize_to_width(show_name(path), 60) for path in hooks[:FILES_SHOWN])
         self.message = TextArea(message, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
         self.message.cursor_blink = False
 
@@ -39,10 +46,9 @@ class CommitScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = "Commit", "⏎ commits, ^j new line, esc cancels"
             yield self.message
+            yield Static(self.about, markup=False)
             if self.hooks:
-                names = ", ".join(sanitize_to_width(show_name(path), 60) for path in self.hooks[:5])
-                yield Static(f"! Git runs hooks that this chat changed: {names}", markup=False, classes="-hooks")
-            yield Static("Commits what was taken, with your git and your name. Nothing is pushed.", markup=False)
+                yield Static(f"! Git runs hooks that this chat changed: {self.hooks}", markup=False, classes="-hooks")
 
     def on_mount(self) -> None:
         self.set_focus(self.message)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.suggestions import Suggestions
 
 NEW_LINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter")
+SCREEN_KEYS = {
+    "up": "screen.chat_last", "tab": "screen.tab", "pageup": "screen.page(-1)", "pagedown": "screen.page(1)",
+}  # fmt: skip
+"""Keys that are about what stands above the box; Up only in an empty one."""
 MAX_ROWS = 10
 
 
@@ -47,19 +51,6 @@ class Composer(TextArea):
             super().__init__()
             self.text = text
 
-    class EditLastRequested(Message):
-        """Up was pressed in an empty box."""
-
-    class TabPressed(Message):
-        """Tab was pressed, which moves the focus."""
-
-    class PageKeyPressed(Message):
-        """A page key was pressed, which scrolls the transcript."""
-
-        def __init__(self, pages: int) -> None:
-            super().__init__()
-            self.pages = pages
-
     def __init__(self, suggestions: Suggestions) -> None:
         super().__init__(
             "", soft_wrap=True, show_line_numbers=False, tab_behavior="focus", compact=False, id="composer",
@@ -71,37 +62,28 @@ class Composer(TextArea):
         """When the text was last changed."""
 
     def set_text(self, text: str) -> None:
-        """Replaces the text and moves the cursor to its end."""
         self.text = text
         self.move_cursor(self.document.end)
         self._fit_height()
 
     @property
     def before_cursor(self) -> str:
-        """The text up to the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     async def _on_key(self, event: events.Key) -> None:
-        message: Message | None = None
         if self.suggestions.display and self._suggested(event.key):
             pass
         elif event.key == "enter":
-            message = self.Submitted(self.text.rstrip())
+            self.post_message(self.Submitted(self.text.rstrip()))
         elif event.key in NEW_LINE_KEYS:
             self.insert("\n")
-        elif event.key == "up" and not self.text:
-            message = self.EditLastRequested()
-        elif event.key == "tab":
-            message = self.TabPressed()
-        elif event.key in ("pageup", "pagedown"):
-            message = self.PageKeyPressed(-1 if event.key == "pageup" else 1)
+        elif event.key in SCREEN_KEYS and not (event.key == "up" and self.text):
+            await self.run_action(SCREEN_KEYS[event.key])
         else:
             await super()._on_key(event)
             return
         event.stop()
         event.prevent_default()
-        if message:
-            self.post_message(message)
 
     def _suggested(self, key: str) -> bool:
         """Does what ``key`` means to the suggestions; whether it means anything."""

@@ -84,7 +84,9 @@ def file_line(change: Change | ChangedFile, width: int, before: StyledLine = (),
     path = sanitize_to_width(name, room).ljust(min(cells, room))
     line: StyledLine = (*before, marked(change_mark(change)), (f" {path}", ""), ("  ", ""), *counts)
     left = width - cell_width(line) - 2
-    return (*line, (f"  {sanitize_to_width(why, left)}", "$warning")) if why and left >= 12 else line
+    if len(why) > left:  # the diff has the whole sentence
+        why = "conflict" if getattr(change, "conflict", "") else "runs by itself"
+    return (*line, (f"  {sanitize_to_width(why, left)}", "$warning")) if why and left >= 8 else line
 
 
 def _coloured(counts: str) -> StyledLine:

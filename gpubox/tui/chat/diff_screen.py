@@ -10,13 +10,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Input
 
 from gpubox.sanitize import show_name
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.chat.diff_lines import change_rows, file_line, is_shown_whole
-from gpubox.tui.dialogs import confirm
+from gpubox.tui.dialogs import PromptScreen, confirm
 from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import SingleLine, TitledPane
@@ -25,7 +24,6 @@ from gpubox.views.changes import changed_sentence, count, doubt, line_counts
 if TYPE_CHECKING:
     from gpubox.sandbox.changes import Change, Choice, Hunk
 
-WHY_NOT = "why? The model reads it. ⏎ without a word: only drops"
 Marked = dict[str, frozenset[int] | None]
 """What is marked: path -> numbers of hunks; ``None``: the whole file."""
 
@@ -110,7 +108,6 @@ class DiffScreen(PushedScreen):
     }
     DiffScreen.-wide DiffRows { width: 44%; max-width: 72; height: 1fr; }
     DiffScreen.-narrow DiffRows { max-height: 45%; box-sizing: content-box; }
-    DiffScreen Input { height: 1; background: $line; display: none; margin: 0 1; }
     """
 
     def __init__(
@@ -125,7 +122,6 @@ class DiffScreen(PushedScreen):
         super().__init__(Scope.DIFF, note=note)
         self.changes, self._take, self._drop = tuple(changes), take, drop
         self.line, self.rows, self.pane = SingleLine("diff-line"), DiffRows(), TitledPane()
-        self.why = Input(compact=True, placeholder=WHY_NOT)
         self.rows.border_title = "Changes"
         self.rows.path_cells = max((len(show_name(change.path)) for change in self.changes), default=0)
 
@@ -135,7 +131,6 @@ class DiffScreen(PushedScreen):
         with Container(id="diff-body"):
             yield self.rows
             yield self.pane
-        yield self.why
         yield self.keys
 
     def on_mount(self) -> None:
@@ -155,7 +150,6 @@ class DiffScreen(PushedScreen):
         return {change.path: None for change in self.changes if not doubt(change) and is_shown_whole(change)}
 
     def mark(self, marked: Marked) -> None:
-        """Marks these, and no other."""
         self.rows.marked = marked
         self.draw()
 
@@ -202,11 +196,7 @@ class DiffScreen(PushedScreen):
         self.mark({} if every.items() <= self.rows.marked.items() else {**self.rows.marked, **every})
 
     def action_diff_back(self) -> None:
-        if self.why.display:
-            self.why.display = self.keys.typing = False
-            self.set_focus(self.rows)
-        else:
-            self.dismiss(None)
+        self.dismiss(None)
 
     def _nothing_marked(self) -> bool:
         if not self.rows.marked:
@@ -234,16 +224,12 @@ class DiffScreen(PushedScreen):
 
     def action_diff_drop(self) -> None:
         if not self._nothing_marked():
-            self.why.value = ""
-            self.why.display = self.keys.typing = True
-            self.set_focus(self.why)
+            self.work(self._drop_marked, "decide", exclusive=True)
 
-    @on(Input.Submitted)
-    def _reason_given(self, event: Input.Submitted) -> None:
-        choice, why = dict(self.rows.marked), event.value.strip()
-
-        async def drop() -> None:
+    async def _drop_marked(self) -> None:
+        choice = dict(self.rows.marked)
+        body = "Why? The model reads it with your next prompt. An empty line only drops."
+        ask = PromptScreen(f"Drop {count(len(choice), 'file')}", "", body, may_be_empty=True)
+        if (why := await self.app.push_screen_wait(ask)) is not None:
             await self._drop(choice, why)
             self.dismiss(None)
-
-        self.work(drop, "decide", exclusive=True)

@@ -72,7 +72,6 @@ class MarkdownStream:
         """The line that opened the program whose rest is the open block."""
 
     def add(self, text: str) -> None:
-        """Appends ``text``."""
         self.text += text.replace("\r", "")  # the parser would count it as the end of a line
 
     def drop_code(self, code: str) -> None:

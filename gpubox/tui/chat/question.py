@@ -76,7 +76,6 @@ class QuestionPane(Vertical, can_focus=True):
 
     @property
     def question(self) -> OwnerQuestion | None:
-        """The one that is shown."""
         return self.pending[0][0] if self.pending else None
 
     async def ask(self, question: OwnerQuestion, title: str = "") -> Answer:
@@ -119,7 +118,6 @@ class QuestionPane(Vertical, can_focus=True):
             self._answer(Answer(True, question.options[number - 1]))
 
     def take_line(self, text: str) -> None:
-        """Answers with what was typed."""
         refuses = self.line.placeholder == WHY_NOT
         if text or refuses:
             self._answer(Answer(not refuses, text))

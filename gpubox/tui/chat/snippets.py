@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpubox.tui.chat.markdown import fences
 from gpubox.tui.chat.turn_parts import AnswerPart, ToolCallPart
 from gpubox.tui.dialogs import PromptScreen
+from gpubox.views.changes import count
 
 if TYPE_CHECKING:
     from gpubox.tui.chat.turn import TurnView
@@ -26,15 +27,6 @@ class CodeSnippet:
 
     text: str
     language: str
-
-    @property
-    def line_count(self) -> int:
-        return len(self.text.rstrip("\n").split("\n"))
-
-    @property
-    def file_name(self) -> str:
-        """A name to save it under."""
-        return f"snippet.{FILE_EXTENSIONS.get(self.language.lower(), 'txt')}"
 
 
 def code_snippets(turn: TurnView) -> list[CodeSnippet]:
@@ -76,7 +68,7 @@ class Snippets:
         self._copied = (turn, back % len(snippets))
         index = len(snippets) - 1 - self._copied[1]
         snippet = snippets[index]
-        lines = f"{snippet.line_count} line{'s' * (snippet.line_count != 1)}"
+        lines = count(len(snippet.text.rstrip("\n").split("\n")), "line")
         again = ". Press again for the one before it" if len(snippets) > 1 else ""
         self.screen.copy(snippet.text, f"code {index + 1} of {len(snippets)} ({snippet.language}, {lines}){again}")
 
@@ -85,7 +77,8 @@ class Snippets:
         if snippets:
             back = self._copied[1] if self._copied[0] == turn else 0
             snippet = snippets[len(snippets) - 1 - back]
-            await self.save("Save the code as", snippet.file_name, snippet.text)
+            name = f"snippet.{FILE_EXTENSIONS.get(snippet.language.lower(), 'txt')}"
+            await self.save("Save the code as", name, snippet.text)
 
     async def save(self, title: str, name: str, text: str) -> None:
         """Asks for a path, and writes a new file there."""

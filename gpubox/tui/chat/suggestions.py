@@ -15,6 +15,7 @@ from gpubox.concurrency import run_in_thread
 from gpubox.tui.actions import Action, slash_actions
 from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, shorten, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.views.changes import count
 
 ROWS = 12
 NAMES_SECONDS = 5.0
@@ -92,7 +93,7 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
             return
         self._closed_at = ""
         if typed != "-" and before == text:
-            self._show("Commands", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed)])
+            self._show("command", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed)])
         elif (query := being_named(before)) is not None:
             self.run_worker(self._offer_names(query), exclusive=True)
         else:
@@ -103,10 +104,10 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
             self._names = await self._read_names()
             self._names_at = time.monotonic()
         names = await run_in_thread(best_names, query, self._names)
-        self._show("Files", [Suggestion(name) for name in names])
+        self._show("file", [Suggestion(name) for name in names])
 
-    def _show(self, title: str, suggestions: list[Suggestion]) -> None:
-        self.border_title, self.border_subtitle = Content(title), "tab completes  esc closes"
+    def _show(self, noun: str, suggestions: list[Suggestion]) -> None:
+        self.border_title, self.border_subtitle = Content(count(len(suggestions), noun)), "tab completes  esc closes"
         self.display = bool(suggestions)
         self.styles.height = min(ROWS, max(1, self.app.size.height // 3), max(1, len(suggestions)))
         self.cursor = 0

@@ -61,13 +61,11 @@ class Transcript(ScrollableLines, can_focus=True):
         self.remake()
 
     def add(self, turn: TurnView) -> None:
-        """Appends a turn and shows its end."""
         self.turns.append(turn)
         self.follow = True
         self.update_last()
 
     def update_last(self) -> None:
-        """Lays out the last turn again."""
         if not self._columns or len(self._rows) < len(self.turns) - 1:
             self.remake()
             return
@@ -78,7 +76,6 @@ class Transcript(ScrollableLines, can_focus=True):
         self._update_size()
 
     def remake(self) -> None:
-        """Lays out all turns again, for the current width."""
         self._columns = max(0, min(MAX_COLUMNS, self.scrollable_content_region.width - 2 * self.MARGIN))
         if not self._columns:
             return
@@ -169,7 +166,6 @@ class Transcript(ScrollableLines, can_focus=True):
     # -- folding and scrolling ------------------------------------------------------------------------
 
     def fold_all(self, open_: bool) -> None:
-        """Unfolds or folds everything that can be folded."""
         for turn in self.turns:
             for part in turn.parts:
                 if part.folds:
@@ -177,7 +173,6 @@ class Transcript(ScrollableLines, can_focus=True):
         self.remake()
 
     def part_at(self, y: int) -> TurnPart | None:
-        """The part at row ``y`` of the content."""
         turn = bisect_right(self._starts, y) - 1
         if turn < 0 or not self._parts[turn]:
             return None

@@ -18,7 +18,7 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat import turn_parts
-from gpubox.tui.styled_lines import join_lines, styled_line
+from gpubox.tui.styled_lines import join_lines, styled_line, wrap_parts
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
@@ -100,7 +100,6 @@ class TurnView:
 
     @property
     def answer(self) -> str:
-        """All visible text of the turn."""
         return "\n\n".join(part.text.strip("\n") for part in self.parts if isinstance(part, turn_parts.AnswerPart))
 
     def apply(self, event: e.AgentEvent, now: float = 0.0) -> None:
@@ -133,8 +132,9 @@ class TurnView:
             case e.MessageAdded(message) if message.role == "user" and not progress.round:
                 if self.parts[1:] == [] and (message.images or attachment(message.content)):  # of a stored turn
                     self.show_prompt(message.content, message.images)
-            case e.Compacted():
+            case e.Compacted(summary):
                 self._compacted = True
+                self.add_summary(summary)
             case e.MessageAdded(message) if message.role == "user":
                 if not self._compacted:  # it was queued; the one after a summary is gpubox's own
                     self._close_part()
@@ -180,11 +180,15 @@ class TurnView:
                 pass
 
     def add_test(self, command: str, output: ToolOutput) -> None:
-        """What the project's tests said."""
         self._close_part()
         part = turn_parts.TestPart(ToolCall("", "test", {"command": command}))
         part.output = output
         self.parts.append(part)
+
+    def add_summary(self, text: str) -> None:
+        """What the model knows of the conversation from here on."""
+        self._close_part()
+        self.parts.append(turn_parts.SummaryPart(text))
 
     def stop(self, why: str = "stopped") -> None:
         """Ends a turn whose events broke off without a final event."""
@@ -235,9 +239,7 @@ class TurnView:
 
     def _close_part(self) -> None:
         last = self.parts[-1]
-        if isinstance(last, turn_parts.AnswerPart):
-            last.end()
-        elif isinstance(last, turn_parts.ThinkingPart) and not last.over:
+        if isinstance(last, turn_parts.AnswerPart | turn_parts.ThinkingPart) and not last.over:
             last.over = True
             last.changed()
 
@@ -266,8 +268,9 @@ class TurnView:
                 last.tokens = timing.thinking_tokens
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
-        row = turn_parts.round_line(event.round, max(self.progress.rounds, event.round), timing)
-        note = turn_parts.note_part(row, gap=isinstance(self.parts[-1], turn_parts.AnswerPart))
+        spans = turn_parts.round_spans(event.round, max(self.progress.rounds, event.round), timing)
+        gap = isinstance(self.parts[-1], turn_parts.AnswerPart)
+        note = turn_parts.LinesPart(lambda width: wrap_parts(spans, width), gap=gap)
         self._round_notes.append(note)
         self.parts.append(note)
 
@@ -321,23 +324,18 @@ class TurnRunner:
         self._draw, self._clock = draw, clock
         self._task: asyncio.Task[None] | None = None
         self._chat: Chat | None = None
-        self._stopping = False
+        self.stopped = False
+        """Whether the owner stopped the turn."""
         self._dirty = asyncio.Event()
 
     @property
     def seconds(self) -> float:
-        """Since the turn started."""
         return self._clock() - self._started_at
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the owner stopped the turn."""
-        return self._stopping
 
     async def run(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
         self.turn, self.running, self._started_at = turn, True, self._clock()
-        self._chat, self._stopping = chat, False
+        self._chat, self.stopped = chat, False
         self._task = asyncio.create_task(self._consume(chat, turn, prompt))
         drawing = asyncio.create_task(self._draw_changes())
         try:
@@ -358,9 +356,9 @@ class TurnRunner:
         """Stops the running turn and keeps its text. The second call does not wait for the final event."""
         if not (self._task and not self._task.done() and self._chat):
             return
-        if self._stopping or not self._chat.stop():
+        if self.stopped or not self._chat.stop():
             self._task.cancel()
-        self._stopping = True
+        self.stopped = True
 
     async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -13,7 +13,6 @@ from gpubox.tui.chat.diff_lines import change_rows, diff_rows, file_line
 from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines
 from gpubox.tui.styled_lines import (
     StyledLine,
-    StyledText,
     cell_width,
     fit_by_priority,
     join_lines,
@@ -25,7 +24,7 @@ from gpubox.tui.styled_lines import (
     wrap_hard,
     wrap_parts,
 )
-from gpubox.views.changes import changed_sentence
+from gpubox.views.changes import changed_sentence, count
 
 if TYPE_CHECKING:
     from gpubox.sandbox.changes import Change
@@ -41,6 +40,7 @@ UNFOLDED_LINES = 2000
 CHANGED_SHOWN = 60
 """Files in the list of what a turn changed."""
 INDENT: StyledLine = (("  ", ""),)
+BAR: StyledLine = (("│ ", "$line"),)
 
 
 class TurnPart:
@@ -58,18 +58,15 @@ class TurnPart:
         self._lines: list[StyledLine] = []
 
     def changed(self) -> None:
-        """Discards the cached lines."""
         self._cache_key = None
 
     def lines(self, width: int) -> list[StyledLine]:
-        """The lines of the part, at most ``width`` cells wide."""
         key = (width, self.open)
         if key != self._cache_key:
             self._lines, self._cache_key = self.make(width), key
         return self._lines
 
     def make(self, width: int) -> list[StyledLine]:
-        """Lays the part out."""
         raise NotImplementedError
 
 
@@ -136,23 +133,21 @@ class ThinkingPart(TurnPart):
         self.over = False
 
     def add(self, text: str) -> None:
-        """Appends a delta."""
         self.deltas.append(text)
         self.tokens += 1
         self.changed()
 
     def make(self, width: int) -> list[StyledLine]:
         mark = "▾" if self.open else "▸"
-        count = f"{'' if self.exact else '~'}{self.tokens:,} token{'s' * (self.tokens != 1)}"
+        tokens = f"{'' if self.exact else '~'}{count(self.tokens, 'token')}"
         duration = f", {units.duration(self.seconds)}" if self.seconds else ""
-        title = f"{mark} thought for {count}{duration}" if self.over else f"{mark} thinking  {count}"
+        title = f"{mark} thought for {tokens}{duration}" if self.over else f"{mark} thinking  {tokens}"
         row = styled_line((title, "$turn-thinking"))
         if not self.open:
             if self.over:
                 return [row]
             return [truncate_line(styled_line(*row, (f"  {self._last_words()}", "$quiet italic")), width)]
-        bar: StyledLine = (("│ ", "$line"),)
-        return [row, *_text_rows("".join(self.deltas), "$quiet", width, bar, bar)]
+        return [row, *_text_rows("".join(self.deltas), "$quiet", width, BAR, BAR)]
 
     def _last_words(self) -> str:
         text, index = "", len(self.deltas)
@@ -161,6 +156,22 @@ class ThinkingPart(TurnPart):
             text = self.deltas[index] + text
         tail = sanitize_line(" ".join(text[-THINKING_TAIL_CHARS:].split()))
         return f"… {tail[-60:].lstrip()}" if tail else ""
+
+
+class SummaryPart(TurnPart):
+    """What the model has of the conversation before: folded, its first line."""
+
+    folds = True
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text.strip()
+
+    def make(self, width: int) -> list[StyledLine]:
+        title: StyledLine = ((f"{'▾' if self.open else '▸'} summary of what was said before", "$turn-thinking"),)
+        if not self.open:
+            return [truncate_line((*title, (f"  {sanitize_line(' '.join(self.text.split()))[:400]}", "$quiet")), width)]
+        return [title, *_text_rows(self.text, "$quiet", width, BAR, BAR)]
 
 
 class AnswerPart(TurnPart):
@@ -174,14 +185,8 @@ class AnswerPart(TurnPart):
         self._stream = MarkdownStream()
 
     def add(self, text: str) -> None:
-        """Appends a delta."""
         self.text += text
         self._stream.add(text)
-        self.changed()
-
-    def end(self) -> None:
-        """Ends the text."""
-        self.over = True
         self.changed()
 
     def drop_code(self, code: str) -> None:
@@ -264,7 +269,8 @@ class ToolCallPart(TurnPart):
         diff = self.output.diff if self.output else ""
         for name, value in self.call.arguments.items():
             if not (diff and name in _FILE_TEXTS):
-                text = sanitize_line(cut_long_line(" ⏎ ".join(str(value).split("\n"))))
+                shown = " · ".join(map(str, value)) if isinstance(value, list) else str(value)
+                text = sanitize_line(cut_long_line(" ⏎ ".join(shown.split("\n"))))
                 rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
         path = str(self.call.arguments.get("path", ""))
         return rows + (diff_rows(diff.rstrip("\n").split("\n"), path, width) if diff else [])
@@ -272,14 +278,9 @@ class ToolCallPart(TurnPart):
 
 def _result_lines(output: ToolOutput, width: int) -> list[StyledLine]:
     rows = [row for text in output_lines(output.text) for row in wrap_hard(((text, "$secondary"),), width)]
-    extra: list[StyledText] = []
     if output.dropped_bytes:
-        extra.append((f"{output.dropped_bytes:,} bytes more were dropped", "$quiet"))
-    if output.files_changed:
-        names = ", ".join(sanitize_to_width(name, 30) for name in output.files_changed[:6])
-        rest = f" and {len(output.files_changed) - 6} more" if len(output.files_changed) > 6 else ""
-        extra.append((f"files: {names}{rest}", "$primary"))
-    return rows + [truncate_line((span,), width) for span in extra]
+        rows.append(((f"{output.dropped_bytes:,} bytes more were dropped", "$quiet"),))
+    return rows
 
 
 def _fold_rows(rows: list[StyledLine], limit: int, *, tail: bool = False) -> list[StyledLine]:
@@ -328,30 +329,31 @@ class ChangesPart(TurnPart):
 
     def __init__(self, files: Sequence[ChangedFile]) -> None:
         super().__init__()
-        self.files: Sequence[ChangedFile | Change] = files
-        self.changes: Sequence[Change] = ()
-        """As they wait for the owner, with their hunks."""
+        self.files = files
+        self.diffs: dict[str, Change] = {}
+        """By path, as they were when they were shown first: a decision changes what waits, not what the turn did."""
+        self.waiting: Collection[str] = ()
         self.fate: StyledLine = ()
-        self.waits = False
 
     def decide(self, changes: Sequence[Change], fate: StyledLine) -> None:
-        """``changes``: those that wait now; ``fate``: what the owner can do, or what was done."""
-        self.waits = bool(changes)
-        waiting = {change.path: change for change in changes}
-        self.files = [waiting.get(each.path, each) for each in self.files]
-        self.changes = [change for change in changes if any(change is each for each in self.files)] or self.changes
+        """``changes``: those that wait now; ``fate``: what was done with them last."""
+        self.waiting = {change.path for change in changes}
+        self.diffs = {change.path: change for change in changes} | self.diffs
         self.fate = fate
         self.changed()
 
     def make(self, width: int) -> list[StyledLine]:
         cells = max((len(each.path) for each in self.files), default=0)
-        mark = ("▾ " if self.open else "▸ ") if self.changes else "● "
-        rows: list[StyledLine] = [((mark, "$primary"), (changed_sentence(self.files), "bold"))]
+        mark = ("▾ " if self.open else "▸ ") if self.diffs else "● "
+        left = f"   {len(self.waiting)} left" if self.fate and self.waiting else ""
+        rows: list[StyledLine] = [((mark, "$primary"), (changed_sentence(self.files), "bold"), (left, "$primary"))]
         for each in self.files[:CHANGED_SHOWN]:
-            rows.append(file_line(each, width, INDENT, cells=cells))
-            if self.open:
-                change = next((change for change in self.changes if change.path == each.path), None)
-                rows += [(*INDENT, *row) for row in change_rows(change, width - 2)] if change else []
+            change = self.diffs.get(each.path)
+            row = file_line(change or each, width, INDENT, cells=cells)
+            decided = self.diffs and each.path not in self.waiting
+            rows.append(tuple((text, "$quiet") for text, _ in row) if decided else row)
+            if self.open and change:
+                rows += [(*INDENT, *line) for line in change_rows(change, width - 2)]
         if len(self.files) > CHANGED_SHOWN:
             rows.append((*INDENT, (f"… {len(self.files) - CHANGED_SHOWN:,} more files", "$quiet")))
         return rows + (wrap(self.fate, width, INDENT, INDENT) if self.fate else [])
@@ -417,10 +419,10 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
         *_speed_spans(timing, with_waiting=totals.effective_tokens_per_second),
     ]
     if totals.rounds > 1 or totals.tool_calls:
-        spans.append(styled_line(f"{totals.rounds} round{'s' * (totals.rounds != 1)}"))
+        spans.append(styled_line(count(totals.rounds, "round")))
     if totals.tool_calls:
         failed = (f", {totals.failed_tool_calls} failed", "$warning") if totals.failed_tool_calls else ""
-        spans.append(styled_line(f"{totals.tool_calls} tool call{'s' * (totals.tool_calls != 1)}", failed))
+        spans.append(styled_line(count(totals.tool_calls, "tool call"), failed))
     if label := END_REASONS.get(reason):
         spans.append(styled_line((label, "$warning")))
     return spans
@@ -448,6 +450,6 @@ def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list
     return spans
 
 
-def round_line(number: int, rounds: int, timing: RoundTiming) -> StyledLine:
-    """One round of several: ``round 2/5   prompt 73 read, 566 reused   70.4 tok/s``."""
-    return join_lines([styled_line((f"round {number}/{rounds}", "$quiet")), *_speed_spans(timing)])
+def round_spans(number: int, rounds: int, timing: RoundTiming) -> list[StyledLine]:
+    """One round of several: ``round 2/5   70.4 tok/s   prompt 73 read, 566 reused``."""
+    return [styled_line((f"round {number}/{rounds}", "$quiet")), *_speed_spans(timing)]
