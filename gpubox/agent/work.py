@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpubox.agent.chat_files import layers_folder, scratch_folder
+from gpubox.agent.chat_files import existing_chat, layers_folder, scratch_folder
 from gpubox.agent.chat_log import AnyChatRecord, Apply, FilesTaken
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, ChangedFile, FilesChanged, Message, Notice, TestFinished
@@ -30,6 +30,7 @@ from gpubox.paths import Paths
 from gpubox.sandbox.changes import Choice, printable, unified
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import layer_owner
+from gpubox.sandbox.step_book import StepBook, read_record
 from gpubox.sandbox.steps import StepResult, Steps, TakeResult
 from gpubox.storage import private_folder
 
@@ -195,3 +196,22 @@ def open_work(
     (folder / "workspace").mkdir(exist_ok=True)
     workspace = Workspace(folder / "workspace", any_folder=True)
     return Work(paths, workspace, folder / "layers", sandbox, servers, scratch=True)
+
+
+def loses(paths: Paths, name: str) -> str:
+    """What the owner loses with the chat ``name``, a sentence; empty: nothing waits. Ends a take that a kill cut off.
+
+    Raises UsageError if there is no such chat.
+    """
+    path = existing_chat(paths, name)
+    folder = layers_folder(path)
+    try:
+        book = read_record(folder / "steps.json", StepBook)
+        if book is None:
+            return ""
+        with contextlib.closing(Steps(Path(book.workspace), folder, layer_owner())) as steps:
+            number = len(steps.changes())
+    except GpuboxError as error:
+        return f"What waits of its changes is lost, and cannot be counted: {error.message}"
+    what = "1 change waits" if number == 1 else f"{number:,} changes wait"
+    return f"{what} for your decision: they are lost with it." if number else ""

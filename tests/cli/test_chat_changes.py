@@ -127,3 +127,41 @@ def test_a_drop_is_told_to_the_model(workspace: Path, capfd: Capture, paths: Pat
 def test_mistakes(workspace: Path, capfd: Capture, words: tuple[str, ...], code: int, message: str) -> None:
     result = chat(capfd, *words)
     assert result[0] == code and message in result[2]
+
+
+def test_a_chat_with_open_changes_is_deleted_after_a_yes(workspace: Path, capfd: Capture, paths: Paths) -> None:
+    code, _, err = chat(capfd, "rm", "fix")
+    assert code == 2 and "3 changes wait for your decision" in err and "--yes" in err
+    assert chat_path(paths, "fix").exists()
+    assert chat(capfd, "rm", "fix", "--yes")[0] == 0
+    assert not chat_path(paths, "fix").exists() and not layers_folder(chat_path(paths, "fix")).exists()
+    assert (workspace / "old.txt").exists()
+
+
+def test_a_chat_whose_workspace_is_gone_can_be_deleted(workspace: Path, capfd: Capture, paths: Paths) -> None:
+    workspace.rename(workspace.with_name("elsewhere"))
+    code, _, err = chat(capfd, "rm", "fix")
+    assert code == 2 and "cannot be counted" in err
+    assert chat(capfd, "rm", "fix", "--yes")[0] == 0
+    assert not chat_path(paths, "fix").exists()
+
+
+def test_a_chat_whose_changes_are_decided_is_deleted_without_a_question(
+    workspace: Path, capfd: Capture, paths: Paths
+) -> None:
+    assert chat(capfd, "drop", "fix")[0] == 0
+    assert chat(capfd, "rm", "fix")[0] == 0
+    assert workspace.exists() and not chat_path(paths, "fix").exists()
+
+
+def test_names_that_hide_something_are_shown_with_marks(workspace: Path, capfd: Capture, paths: Paths) -> None:
+    with closing(Steps(workspace, layers_folder(chat_path(paths, "fix")), layer_owner())) as steps:
+        steps.begin_turn("t2")
+        layer = TopLayer(steps.view())
+        layer.write(("a.py ",), b"1\n")
+        layer.write(("a\u200b.py",), b"1\n")
+        steps.note_changes(2**62)
+        steps.end_turn()
+    for words in (("diff", "fix", "--stat"), ("diff", "fix")):
+        shown = chat(capfd, *words)[1]
+        assert "a.py\u2420" in shown and "a\ufffd.py" in shown

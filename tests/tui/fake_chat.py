@@ -377,6 +377,7 @@ class FakeChats(Chats):
         self.asked: list[str] = []
         self.images: list[Path] = []
         self.logs: dict[str, ChatLog] = {}
+        self.lost: dict[str, str] = {}
         self.error: GpuboxError | None = None
         self.sandbox = Confinement("bubblewrap")
         self.saved: list[tuple[str, str]] = []
@@ -420,6 +421,9 @@ class FakeChats(Chats):
         log = self.logs.pop(name)
         log.name = new
         self.logs[new] = log
+
+    async def loses(self, name: str) -> str:
+        return self.lost.get(name, "")
 
     async def delete(self, name: str) -> None:
         del self.logs[name]

@@ -15,6 +15,9 @@ from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.tools import ToolOutput
 from gpubox.sandbox.changes import Change, Hunk
 from gpubox.sandbox.layers import View
+from gpubox.sandbox.policy import Confinement
+from gpubox.tui.chat.chat_lines import chat_line
+from gpubox.tui.chat.commit import CommitScreen
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
 from gpubox.tui.chat.suggestions import best_names
 from gpubox.tui.dialogs import PromptScreen, QuestionScreen
@@ -374,3 +377,63 @@ async def test_hostile_names_and_lines_reach_no_terminal() -> None:
         await pilot.press("y")
         await shows(pilot, "Nothing was taken.")
         await harmless()
+
+
+async def test_a_file_whose_lines_are_not_all_shown_is_not_marked() -> None:
+    chats = FakeChats(changing_turn())
+    lines = tuple(f"+line {number}" for number in range(2500))
+    long = Change("long.txt", "new", None, 0o644, None, 9, (Hunk(0, "@@ -0,0 +1,2500 @@", lines),), 2500)
+    large = Change("large.txt", "new", None, 0o644, None, 5 << 20)
+    chats.changes = [dataclasses.replace(CHANGES[4], path="a.py"), large, long]
+    async with chatting(chats) as (pilot, screen):
+        screen.new_settings = IN_WORKSPACE
+        await say(pilot, "read units")
+        await over(pilot, screen)
+        await pilot.press("ctrl+d")
+        await shows(pilot, "1 file marked", "! 2 to look at", "■ A a.py", "□ A large.txt", "□ A long.txt")
+        await pilot.press("down", "down", "space")
+        await shows(pilot, "2 files marked", "! 1 to look at")
+
+
+async def test_a_message_leaves_the_keys_on_the_screen() -> None:
+    async with chatting(FakeChats(changing_turn())) as (pilot, screen):
+        screen.say("Nothing waits for you.")
+        await shows(pilot, "· Nothing waits for you.")
+        rows = text(pilot).rstrip().split("\n")
+        assert "Nothing waits for you." in rows[-2] and "F1 help" in rows[-1]
+
+
+async def test_who_deletes_a_chat_with_open_changes_is_told() -> None:
+    chats = FakeChats(changing_turn())
+    chats.keep("other", ["A question"])
+    chats.lost["other"] = "2 changes wait for your decision: they are lost with it."
+    async with chatting(chats) as (pilot, screen):
+        screen.new_settings = IN_WORKSPACE
+        await say(pilot, "read units")
+        await over(pilot, screen)
+        await pilot.press("escape")
+        await act(pilot, "chat_delete")
+        await shows(pilot, "5 changes of it wait for your decision: they are lost.")
+        await pilot.press("n")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: screen.chat_list.rows.has_focus)
+        names = [chat.name for chat in screen.chat_list.rows.values]
+        await pilot.press("home", *["down"] * names.index("other"))
+        await act(pilot, "chat_delete")
+        await shows(pilot, "Delete other?", "2 changes wait for your decision")
+        await pilot.press("y")
+        await until(pilot, lambda: "other" not in chats.logs)
+
+
+async def test_hooks_that_the_chat_changed_are_named_before_a_commit(tmp_path: Path) -> None:
+    async with chatting(FakeChats(changing_turn())) as (pilot, _):
+        await app_of(pilot).push_screen(CommitScreen("Say more", ["a.py "], ["tools/hooks/pre-commit"]))
+        await shows(pilot, "Git runs hooks that this chat changed: tools/hooks/pre-commit", "a.py␠")
+
+
+def test_the_path_of_the_workspace_is_shortened_before_anything_is_left_out() -> None:
+    settings = ChatSettings(workdir="/home/me/code/a/rather/long/path/to/durations")
+    for name in ("parse-durations", "a-chat-with-a-name-of-forty-characters-x"):
+        line = "".join(part for part, _ in chat_line(name, settings, Confinement("bubblewrap"), "", 80))
+        assert "you take what it changes" in line and "durations " in line and "sandbox on" in line

@@ -243,14 +243,17 @@ def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None
 
 @command.command("rm")
 @click.argument("names", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask, even where changes are lost.")
 @json_option
 @click.pass_obj
-def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Delete the chats NAMES."""
+def rm(context: Context, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Delete the chats NAMES. Asks if changes of theirs wait for your decision."""
     from gpubox.agent import chat_files
+    from gpubox.agent.work import loses
 
-    for name in names:
-        chat_files.existing_chat(context.paths, name)
+    lost = [f"{name}: {text}" for name in names if (text := loses(context.paths, name))]
+    if lost and not diagnostics.confirmed("\n".join([*lost, "Delete?"]), " ".join(lost), yes=yes, as_json=as_json):
+        return
     for name in names:
         chat_files.remove_chat(context.paths, name)
     _print_result(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")

@@ -13,6 +13,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import PromptScreen, confirm
 from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line, time_or_date
 from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.views.changes import count
 
 if TYPE_CHECKING:
     from gpubox.agent.chat_files import ChatSummary
@@ -123,10 +124,16 @@ class StoredChats:
         screen, name = self.screen, self._name
         if not name:
             return
-        shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
+        shown, is_open = sanitize_line(name), screen.chat is not None and screen.chat.name == name
+        if is_open:
+            waiting = screen.commands.changes
+            lost = f"{count(len(waiting), 'change')} of it wait for your decision: they are lost." if waiting else ""
+        else:
+            lost = await screen.chats.loses(name)
+        body = f"{sanitize_line(lost)}\nAll its turns and branches are deleted. This cannot be undone.".strip()
         if not await confirm(screen.app, f"Delete {shown}?", body, f"delete {shown}", no="keep it"):
             return
-        if screen.chat and screen.chat.name == name:
+        if is_open:
             await screen.close()
             screen.show_chat()
             await screen.commands.read_changes()

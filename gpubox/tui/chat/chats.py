@@ -77,6 +77,12 @@ class Chats:
 
         await run_in_thread(rename_chat, self.paths, name, new)
 
+    async def loses(self, name: str) -> str:
+        """What the owner loses with a chat that is not open, a sentence; empty: nothing waits."""
+        from gpubox.agent.work import loses
+
+        return await run_in_thread(loses, self.paths, name)
+
     async def delete(self, name: str) -> None:
         from gpubox.agent.chat_files import remove_chat
 
