@@ -396,9 +396,9 @@ async def test_a_file_whose_lines_are_not_all_shown_is_not_marked() -> None:
 
 
 async def test_a_message_leaves_the_keys_on_the_screen() -> None:
-    async with chatting(FakeChats(changing_turn())) as (pilot, screen):
+    async with chatting(FakeChats(changing_turn()), toasts=True) as (pilot, screen):
         screen.say("Nothing waits for you.")
-        await shows(pilot, "· Nothing waits for you.")
+        await shows(pilot, "· Nothing waits for you.", "F1 help")
         rows = text(pilot).rstrip().split("\n")
         assert "Nothing waits for you." in rows[-2] and "F1 help" in rows[-1]
 
