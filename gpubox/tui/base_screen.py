@@ -37,7 +37,8 @@ _POSITIONS = {
 class KeyBar(Widget):
     """One row. On a narrow terminal actions of low priority are dropped; the help screen lists them all.
 
-    For some seconds messages stand above it, on as many rows as they need: they cover nothing.
+    For some seconds a short message stands before the keys; longer ones above them, on as many rows as they need. They
+    cover nothing.
     """
 
     DEFAULT_CSS = """
@@ -72,17 +73,19 @@ class KeyBar(Widget):
             self.app.clear_notifications()
 
     def render(self) -> RenderResult:
+        columns = self.size.width or self.app.size.width  # before the first layout: then it is in the first paint
         if self.notices:
             marks = (("· ", "$accent"), ("! ", "$warning"))
             texts = [Content.assemble(marks[bad], text) for text, bad in self.notices]
-            return Content("\n").join([*texts, self._actions()])
-        return self._actions()
+            short = len(texts) == 1 and texts[0].cell_length <= columns // 2
+            keys = self._actions(columns - texts[0].cell_length - 3 if short else columns)
+            return Content("   " if short else "\n").join([*texts, keys])
+        return self._actions(columns)
 
-    def _actions(self) -> Content:
+    def _actions(self, columns: int) -> Content:
         all_actions = key_bar_actions(self.scope)
         actions = [a for a in all_actions if self.offers(a) and not (self.typing and types_text(a))]
         actions.sort(key=lambda action: "escape" in action.keys, reverse=True)  # the way back is never dropped
-        columns = self.size.width or self.app.size.width  # before the first layout: then it is in the first paint
         while sum(len(self._key(a)) + 1 + len(self._label(a)) + 2 for a in actions) - 2 > columns:
             actions.pop()
         actions.sort(key=lambda action: _POSITIONS.get(action.id, all_actions.index(action)))

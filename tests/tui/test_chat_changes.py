@@ -400,7 +400,11 @@ async def test_a_message_leaves_the_keys_on_the_screen() -> None:
         screen.say("Nothing waits for you.")
         await shows(pilot, "· Nothing waits for you.", "F1 help")
         rows = text(pilot).rstrip().split("\n")
-        assert "Nothing waits for you." in rows[-2] and "F1 help" in rows[-1]
+        assert "Nothing waits for you." in rows[-1] and "F1 help" in rows[-1]
+        screen.say("What waits. " * 9)
+        await shows(pilot, "· What waits. What waits.", "F1 help")
+        rows = text(pilot).rstrip().split("\n")
+        assert "What waits." in rows[-2] and "F1 help" in rows[-1]
 
 
 async def test_who_deletes_a_chat_with_open_changes_is_told() -> None:
