@@ -183,12 +183,12 @@ class TopLayer:
     def write(self, names: Names, data: bytes, mode: int | None = None) -> None:
         """Makes or replaces the file ``names``, completely or not at all; missing folders are made.
 
-        ``mode``: its permissions; ``None``: those of the file that it replaces, else 0644. Raises OSError.
+        ``mode``: its permissions; ``None``: those of the file that it replaces, else as the owner's umask has it. Raises OSError.
         """
         old = self.view.status(names)
         if old and not stat.S_ISREG(old.st_mode):
             raise OSError(errno.EISDIR if stat.S_ISDIR(old.st_mode) else errno.EEXIST, "is not a regular file")
-        mode = mode if mode is not None else stat.S_IMODE(old.st_mode) if old else 0o644
+        mode = mode if mode is not None else stat.S_IMODE(old.st_mode) if old else new_mode(0o666)
         temporary = f".gpubox-{secrets.token_hex(8)}.tmp"
         with self._folder(names[:-1]) as folder:
             try:
@@ -263,7 +263,7 @@ class TopLayer:
         folder = os.open(names[-1], OPEN_FOLDER, dir_fd=parent)
         if hidden:
             os.setxattr(folder, OPAQUE, b"y")
-        os.fchmod(folder, stat.S_IMODE(below.st_mode) if below else 0o755)
+        os.fchmod(folder, stat.S_IMODE(below.st_mode) if below else new_mode(0o777))
         self._give(folder)
         if below:
             os.utime(folder, ns=(below.st_atime_ns, below.st_mtime_ns))
@@ -272,6 +272,12 @@ class TopLayer:
     def _give(self, descriptor: int) -> None:
         if self._owner is not None:
             os.fchown(descriptor, self._owner, self._owner)
+
+
+def new_mode(mode: int) -> int:
+    """``mode`` less what the owner's umask takes from new files: proc(5), /proc/PID/status."""
+    status = Path("/proc/self/status").read_text()
+    return mode & ~int(status.partition("\nUmask:")[2].split(None, 1)[0], 8)
 
 
 def is_whiteout(status: os.stat_result) -> bool:

@@ -21,25 +21,30 @@ _ANY_NAME = "gpubox-asks-whether-all-is-ignored"
 
 
 def as_git_sees(workspace: Path, changes: Sequence[Change]) -> list[Change]:
-    """``changes`` without new files that git ignores: tools make them again. Hooks are named as running by themselves.
+    """``changes`` without new files in folders that git ignores: tools make them again. Hooks run by themselves.
 
     What the workspace has is always shown.
     """
-    new = [f"{each.path}/" if each.kind == "folder" else each.path for each in changes if each.old_mode is None]
-    left_out, hooks = _ignored(workspace, new), hooks_folder(workspace) if changes else ""
+    new = {each.path: _folder(each) for each in changes if each.old_mode is None}
+    ignored, hooks = _ignored(workspace, set(new.values()) - {""}), hooks_folder(workspace) if changes else ""
     return [
         replace(each, runs_by_itself=HOOK) if not each.runs_by_itself and _is_hook(hooks, each.path) else each
         for each in changes
-        if each.old_mode is not None or not {each.path, f"{each.path}/"} & left_out
+        if new.get(each.path) not in ignored
     ]
 
 
-def _ignored(workspace: Path, paths: Collection[str]) -> set[str]:
-    """Those of ``paths`` that git ignores; a folder ends with a slash. Empty: none, or nobody can say."""
-    asked = {f"./{path}_" if path.endswith("/") else f"./{path}": path for path in (*paths, _ANY_NAME)}
-    said = _ask(workspace, ["check-ignore", "-z", "--stdin"], list(asked)) if paths else b""
+def _folder(change: Change) -> str:
+    """The folder that it is, or is in. A file that git ignores by its own name (``.env``) may be what was asked for."""
+    return change.path if change.kind == "folder" else change.path.rpartition("/")[0]
+
+
+def _ignored(workspace: Path, folders: Collection[str]) -> set[str]:
+    """Those of ``folders`` in which git ignores everything. Empty: none, or nobody can say."""
+    asked = {f"./{folder}/{_ANY_NAME}": folder for folder in folders} | {f"./{_ANY_NAME}": ""}
+    said = _ask(workspace, ["check-ignore", "-z", "--stdin"], list(asked)) if folders else b""
     names = {asked[path] for path in os.fsdecode(said).split("\0") if path in asked}
-    return set() if _ANY_NAME in names else names  # a repository around the workspace, which is not about it
+    return set() if "" in names else names  # a repository around the workspace, which is not about it
 
 
 def hooks_folder(workspace: Path) -> str:

@@ -120,7 +120,7 @@ async def code(task: Task, project: Project, hand: Hand, app: GpuboxApp, model: 
     await hand.sees("Taken.*(/undo) takes the turn back")
     taken = project.entries()
     await hand.commands("/undo")
-    await hand.sees("Undone.*(/redo) brings it back")
+    await hand.sees("is undone.*(/redo) brings it back")
     assert not differences(before, project.entries())
     await hand.commands("/redo")
     await hand.sees("Redone")

@@ -28,7 +28,7 @@ def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     git(folder, "init", "-q")
-    (folder / ".gitignore").write_text("build/\n*.o\n")
+    (folder / ".gitignore").write_text("build/\n*.o\nobj\n.env\n")
     (folder / "old.o").write_text("tracked\n")
     git(folder, "add", "-f", ".")
     git(folder, "commit", "-qm", "Begin")
@@ -53,10 +53,18 @@ def test_new_files_that_git_ignores_are_no_changes_but_what_is_there_is_always_s
     workspace: Path, steps: Steps
 ) -> None:
     (workspace / "mine.o").write_text("not tracked\n")
-    changes = write(steps, "build/a/x.txt", "src/x.o", "src/x.c", "old.o", "mine.o", "odd\nname.o", "-n.c")
-    assert set(changes) == {"src/x.c", "old.o", "mine.o", "-n.c"}
+    changes = write(
+        steps, "build/a/x.txt", "src/obj/x", "src/x.c", "old.o", "mine.o", "odd\nname/obj/x", "-n.c", ".env"
+    )
+    assert set(changes) - {"src", "odd\nname"} == {
+        "src/x.c",
+        "old.o",
+        "mine.o",
+        "-n.c",
+        ".env",
+    }  # its own name hides none
     steps.take()
-    assert not (workspace / "build").exists() and not (workspace / "src/x.o").exists()
+    assert not (workspace / "build").exists() and not (workspace / "src/obj").exists()
 
 
 def test_what_the_layer_ignores_hides_nothing(steps: Steps) -> None:
@@ -87,5 +95,5 @@ def test_git_runs_no_program_of_the_owners_settings(workspace: Path, steps: Step
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
     git(workspace, "config", "core.fsmonitor", str(program))
-    assert set(write(steps, "x.o", "x.c")) == {"x.c"}
+    assert set(write(steps, "obj/x", "x.c")) == {"x.c"}
     assert not (tmp_path / "ran").exists()
