@@ -183,7 +183,7 @@ class TopLayer:
     def write(self, names: Names, data: bytes, mode: int | None = None) -> None:
         """Makes or replaces the file ``names``, completely or not at all; missing folders are made.
 
-        ``mode``: its permissions; ``None``: those of the file that it replaces, else as the owner's umask has it. Raises OSError.
+        ``mode``: its permissions; ``None``: those of the file that it replaces, else by the umask. Raises OSError.
         """
         old = self.view.status(names)
         if old and not stat.S_ISREG(old.st_mode):

@@ -60,6 +60,7 @@ def workspace(tmp_path: Path) -> Path:
     (folder / "src").mkdir(parents=True)
     (folder / "a.txt").write_text("".join(f"line {number}\n" for number in range(40)))
     (folder / "src/b.py").write_text("b = 1\n")
+    (folder / "src/b.py").chmod(0o644)
     (folder / "src/data.bin").write_bytes(b"\0\1\2")
     (folder / "link").symlink_to("a.txt")
     for path in (folder / "a.txt", folder / "src/b.py", folder / "src", folder):
@@ -206,6 +207,7 @@ def test_the_same_content_again_is_no_conflict(workspace: Path, steps: Steps) ->
         layer.write(names("src/b.py"), b"b = 2\n")
     (workspace / "src/b.py").unlink()
     (workspace / "src/b.py").write_text("b = 1\n")  # as git does when the owner goes to another branch and back
+    (workspace / "src/b.py").chmod(0o644)
     assert steps.take().taken == ("src/b.py",)
 
 
