@@ -19,7 +19,7 @@ NOT_YET: dict[str, int] = {
     "leaves": 2_140, "profiles": 1_159, "models": 2_375, "engines": 2_545, "interchange": 3_782, "server": 6_553,
     "planner": 3_160, "telemetry": 4_995, "sandbox": 5_008, "agent": 7_229, "gateway": 6_375, "bench": 15_661,
     "advisor": 1_403, "views": 2_228, "cli": 5_641, "tui": 18_805, "lines": 90_445, "code": 65_376, "files": 480,
-    "tests": 71_581,
+    "tests": 71_584,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 

@@ -71,13 +71,16 @@ class Box:
         self._copy(self.top, self.kept)
 
     def bring_back(self) -> None:
-        shutil.rmtree(self.top)
+        """As it was kept, in the same folder: another one at the path of the workspace is refused."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for entry in os.scandir(self.workspace):
+            shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else Path(entry.path).unlink()
         self._copy(self.kept, self.top)
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:
         """With whiteouts, which copytree cannot."""
-        target.mkdir()
+        target.mkdir(exist_ok=True)
         for entry in os.scandir(source):
             status = entry.stat(follow_symlinks=False)
             if entry.is_dir(follow_symlinks=False):
