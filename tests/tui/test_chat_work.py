@@ -129,7 +129,7 @@ async def test_a_conflict_is_said_and_never_overwritten(project: Path, paths: Pa
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
         await pilot.press("ctrl+d")
-        await until(pilot, lambda: pilot.app.screen is not screen)
+        await shows(pilot, "2 files marked")
         await pilot.press("t")
         await until(pilot, lambda: pilot.app.screen is screen)
         assert (project / "a.py").read_text() == "mine = True\n" and (project / "src" / "c.py").exists()
