@@ -129,7 +129,7 @@ PLANTS |= {
     "redirect by hand": "os.mkdir('o'); [T(os.setxattr, 'o', f'{k}.overlay.redirect', b'/.git') for k in ('user', 'trusted')]; T(W, 'o/config', CONFIG, 'a'); W('src/.envrc')",
     "metacopy by hand": "W('m'); [T(os.setxattr, 'm', f'user.overlay.{n}', b'/notes') for n in ('metacopy', 'redirect', 'origin', 'upper', 'whiteout')]; W('src/.envrc')",
     "escaped attributes": "W('m'); T(os.setxattr, 'm', 'user.overlay.overlay.opaque', b'y'); W('src/.envrc')",
-    "the way to the layer": "T(W, f'/oldroot{PROOF}'); [T(W, '/proc/' + p + '/root' + PROOF) for p in ('1', 'self', '2')]; T(W, '../project/notes'); W('src/.envrc')",
+    "the way to the layer": "os.path.isdir('/oldroot') and T(W, f'/oldroot{PROOF}'); [T(W, '/proc/' + p + '/root' + PROOF) for p in ('1', 'self', '2')]; T(W, '../project/notes'); W('src/.envrc')",
     "by the owner's own path": "here = os.readlink(os.path.dirname(PROOF) + '/project') if os.path.islink(os.path.dirname(PROOF) + '/project') else '.'; T(W, os.path.dirname(PROOF) + '/project/notes', RUN); W('src/.envrc')",
     "by descriptors": "fd = os.open('.git', os.O_RDONLY); T(os.rename, '.git', 'g'); T(lambda: os.open('config', os.O_WRONLY | os.O_APPEND, dir_fd=fd)); W('src/.envrc')",
     "mapped and shared": "import mmap; f = open('notes', 'r+b'); m = mmap.mmap(f.fileno(), 4); m[:4] = b'EVIL'; m.flush(); W('src/.envrc')",
