@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpubox.children import engine_environment
+from gpubox.children import engine_environment, guarded
 from gpubox.engines.capabilities import Capabilities, repeated_flags
 from gpubox.engines.find import Engine
 from gpubox.errors import GpuboxError
@@ -41,8 +41,6 @@ from gpubox.units import MIB
 
 TIMEOUT_SECONDS = 30.0
 _RPC_REPLY_SECONDS = 0.3
-_GUARD = ("/bin/sh", "-c", '"$@" </dev/null & exec >&- 2>&-; read ended; kill -9 0', "sh")
-"""Kills the engine's process group when gpubox is gone: otherwise it would go on and load the model."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _END = re.compile(rf"fitting params to free memory took|{LISTENS.pattern}")
 _COLUMNS = ("model", "context", "compute")
@@ -178,8 +176,8 @@ def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: floa
     """The lines of a program, as they come. It is killed at the end, with its children."""
     try:
         process = subprocess.Popen(
-            [*_GUARD, *command],
-            stdin=subprocess.PIPE,  # ends when gpubox does, also by kill -9
+            guarded(command),  # else a kill of gpubox would let the engine go on and load the model
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=engine_environment(env),
