@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.layers import OPEN_FILE, Folder, LayerItem, Names, TopLayer, View, remove_tree
+from gpubox.sandbox.layers import OPEN_FILE, Folder, LayerItem, Names, TopLayer, View, make_layer, remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
 from gpubox.sandbox.steps import Steps
 
@@ -81,10 +81,7 @@ class Workspace:
         folder = self.steps.folder / "thrown-away"
         try:
             remove_tree(folder)
-            for part in (folder / "up", folder / "work"):
-                part.mkdir(parents=True)
-                if self.steps.owner is not None:
-                    os.chown(part, self.steps.owner, self.steps.owner)
+            make_layer(folder / "up", self.steps.owner)
             self.thrown_away = folder
             yield
         except OSError as error:

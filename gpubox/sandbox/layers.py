@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -189,18 +190,14 @@ class TopLayer:
         if old and not stat.S_ISREG(old.st_mode):
             raise OSError(errno.EISDIR if stat.S_ISDIR(old.st_mode) else errno.EEXIST, "is not a regular file")
         mode = mode if mode is not None else stat.S_IMODE(old.st_mode) if old else new_mode(0o666)
-        temporary = f".gpubox-{secrets.token_hex(8)}.tmp"
-        with self._folder(names[:-1]) as folder:
-            try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as file:
-                    file.write(data)
-                    os.fchmod(file.fileno(), mode)
-                    self._give(file.fileno())
-                os.rename(temporary, names[-1], src_dir_fd=folder, dst_dir_fd=folder)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=folder)
+        with (
+            self._folder(names[:-1]) as folder,
+            _replacement(folder, names[-1]) as temporary,
+            _make_file(folder, temporary) as file,
+        ):
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+            _give(file.fileno(), self._owner)
 
     def put(self, names: Names, item: LayerItem) -> None:
         """Makes ``names`` what ``item`` is, its mode and its time included. Raises OSError.
@@ -264,14 +261,10 @@ class TopLayer:
         if hidden:
             os.setxattr(folder, OPAQUE, b"y")
         os.fchmod(folder, stat.S_IMODE(below.st_mode) if below else new_mode(0o777))
-        self._give(folder)
+        _give(folder, self._owner)
         if below:
             os.utime(folder, ns=(below.st_atime_ns, below.st_mtime_ns))
         return folder
-
-    def _give(self, descriptor: int) -> None:
-        if self._owner is not None:
-            os.fchown(descriptor, self._owner, self._owner)
 
 
 def new_mode(mode: int) -> int:
@@ -293,43 +286,64 @@ def is_opaque(folder: int | str) -> bool:
         return False
 
 
+def make_layer(folder: Path, owner: int | None) -> None:
+    """Makes an empty layer. ``owner`` as for TopLayer. Raises OSError."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    if owner is not None:
+        os.chown(folder, owner, owner)
+
+
 def copy_into(folder: int, name: str, item: LayerItem, owner: int | None) -> None:
     """Makes ``name`` in the open ``folder`` what ``item`` is, with its mode and, but for folders, its time.
 
     A file or link is replaced in one step. ``owner`` as for TopLayer. Raises OSError.
     """
-    status, temporary = item.status, f".gpubox-{secrets.token_hex(8)}.tmp"
+    status, mode = item.status, stat.S_IMODE(item.status.st_mode)
     if item.is_folder:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
         made = os.open(name, OPEN_FOLDER, dir_fd=folder)
-    elif item.is_link:
-        os.symlink(item.link_target(), temporary, dir_fd=folder)
-        made = os.open(temporary, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    else:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        made = os.open(temporary, flags, 0o600, dir_fd=folder)
-    try:
-        if item.is_file:
-            _copy_content(item, made)
-        if owner is not None:
-            if item.is_link:
+        try:
+            _give(made, owner)
+            os.fchmod(made, mode | 0o700)
+        finally:
+            os.close(made)
+        return
+    with _replacement(folder, name) as temporary:
+        if item.is_link:
+            os.symlink(item.link_target(), temporary, dir_fd=folder)
+            if owner is not None:
                 os.chown(temporary, owner, owner, dir_fd=folder, follow_symlinks=False)
-            else:
-                os.fchown(made, owner, owner)
-        if item.is_folder:
-            os.fchmod(made, stat.S_IMODE(status.st_mode) | 0o700)
-            return
-        if item.is_file:
-            os.fchmod(made, stat.S_IMODE(status.st_mode))
+        else:
+            with _make_file(folder, temporary) as file:
+                _copy_content(item, file.fileno())
+                _give(file.fileno(), owner)
+                os.fchmod(file.fileno(), mode)
         os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=folder, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def _replacement(folder: int, name: str) -> Iterator[str]:
+    """The name under which something is made that then takes the place of ``name``, in one step."""
+    temporary = f".gpubox-{secrets.token_hex(8)}.tmp"
+    try:
+        yield temporary
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
         raise
-    finally:
-        os.close(made)
+
+
+def _make_file(folder: int, name: str) -> BinaryIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb")
+
+
+def _give(descriptor: int, owner: int | None) -> None:
+    if owner is not None:
+        os.fchown(descriptor, owner, owner)
 
 
 def _copy_content(item: LayerItem, target: int) -> None:

@@ -28,9 +28,8 @@ class Policy:
     workspace: Path | None = None
     """The one folder of the owner that it sees, read-only. None: an empty folder that is removed after the run."""
     layers: tuple[Path, ...] = ()
-    """Layers over the workspace (layers.py), the top one first: what the program changes lies in that. Beside it is a
-    folder ``work`` of the same disk, which the mount uses. Empty: the program changes nothing. It never writes the
-    workspace itself."""
+    """Layers over the workspace (layers.py), the top one first: what the program changes lies in that. The mount uses a
+    folder ``work`` beside it. Empty: the program changes nothing. It never writes the workspace itself."""
     network: bool = False
     """The program uses the host's network: the owner said so, for this run."""
     wall_seconds: float = 30.0

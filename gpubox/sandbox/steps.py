@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, printable, unit_of
-from gpubox.sandbox.layers import TopLayer, View, is_whiteout, remove_tree
+from gpubox.sandbox.layers import TopLayer, View, is_whiteout, make_layer, remove_tree
 from gpubox.sandbox.owners_git import as_git_sees
 from gpubox.sandbox.runs_by_itself import is_cache
 from gpubox.sandbox.states import BaseRecorder, Bases, Caches, names_of
@@ -115,7 +115,7 @@ class Steps:
         return View([*self.layers(), self.workspace])
 
     def layers(self) -> tuple[Path, ...]:
-        """The folders to mount over the workspace, the top first; beside the top one is its ``work``. Empty: none."""
+        """The folders to mount over the workspace, the top first. Empty: none."""
         last = len(self._open) - 1
         return tuple(
             self._path(step) / "up"
@@ -133,12 +133,7 @@ class Steps:
         self._note_time()
         with errors("The turn's layer"):
             step = self._new_step("turn", turn_id)
-            for name in ("up", "work"):
-                folder = self._path(step) / name
-                folder.mkdir()
-                if self.owner is not None:
-                    os.chown(folder, self.owner, self.owner)
-                folder.chmod(0o755 if name == "up" else 0o700)
+            make_layer(self._path(step) / "up", self.owner)
             self._book.turn_is_open = True
             self._add(step)
             self._book.in_effect = self._book.target
@@ -370,10 +365,7 @@ class Steps:
     ) -> None:
         """Makes the layer of what is still open. ``contents`` and ``bases``: where they are new."""
         up, known = self._path(step) / "up", self._bases()
-        up.mkdir()
-        up.chmod(0o755)
-        if self.owner is not None:
-            os.chown(up, self.owner, self.owner)
+        make_layer(up, self.owner)
         lay_rest(TopLayer(View([up, self.workspace]), self.owner), self.view(), rest, contents, taken)
         step.has_layer = any(up.iterdir())
         self._write(step, "bases", {path: bases.get(path, known.get(path)) for path in rest})
