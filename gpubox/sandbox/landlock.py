@@ -101,13 +101,15 @@ def environment(scratch: ScratchDirs, tools: Toolchains | None) -> dict[str, str
     """The program's environment."""
     env = bubblewrap.ENV | {"HOME": str(scratch.tmp if tools else scratch.work), "TMPDIR": str(scratch.tmp)}
     if tools:
-        places = ((WORKSPACE_MOUNT, scratch.work), (CACHE_MOUNT, scratch.tmp / "cache"))
-        for name, value in tools.env.items():
-            for inside, place in places:
-                value = value.replace(inside, str(place))
-            env.setdefault(name, value)
-        env |= {"PATH": tools.env["PATH"].replace(WORKSPACE_MOUNT, str(scratch.work)), "GIT_CONFIG_NOSYSTEM": "1"}
+        own = {name: ":".join(_on_host(each, scratch) for each in text.split(":")) for name, text in tools.env.items()}
+        env = own | env | {"PATH": own["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
     return env
+
+
+def _on_host(path: str, scratch: ScratchDirs) -> str:
+    """Where a path inside leads without mounts."""
+    places = ((WORKSPACE_MOUNT, scratch.work), (CACHE_MOUNT, scratch.tmp / "cache"))
+    return next((f"{place}{path[len(at) :]}" for at, place in places if f"{path}/".startswith(f"{at}/")), path)
 
 
 def rules(scratch: ScratchDirs, python: Interpreter, tools: Toolchains | None) -> dict[str, list[str]]:
