@@ -180,7 +180,7 @@ class Comparison:
             listed = False
             for name in touched:
                 new, old = (folder.find(name) if folder else None for folder in (merged, live))
-                new = None if new and kind_of(new.status) == "other" else new
+                new = new if new and new.is_ordinary else None
                 is_folder = new is not None and new.is_folder
                 if (merged and (is_cache(name) or (is_folder and self._caches.has((*names, name))))) or not (
                     new or old
@@ -283,7 +283,7 @@ class Comparison:
 
     def _conflict(self, path: str, kind: str, old: LayerItem | None, live: Folder | None) -> str:
         """Why the owner would lose something; empty: nothing."""
-        if old and kind_of(old.status) == "other":
+        if old and not old.is_ordinary:
             return "It is a pipe, a socket or a device."
         base = self._bases.get(path)
         if old is None or live is None:

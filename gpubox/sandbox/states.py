@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -64,7 +64,7 @@ def state_of(folder: int, name: str, *, digest: bool = True) -> State | None:
     if state.kind != "file" or not digest:
         return state
     with open_file(folder, name) as file:
-        return msgspec.structs.replace(state, digest=digest_of(file))
+        return msgspec.structs.replace(state, digest=hashlib.file_digest(file, "blake2b").hexdigest()[:40])
 
 
 def is_still(folder: int, name: str, known: State | None, *, folder_modes: bool = False) -> bool:
@@ -88,11 +88,6 @@ def kind_of(status: os.stat_result) -> Literal["file", "link", "folder", "other"
     """The kind of a State."""
     kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
     return kinds.get(stat.S_IFMT(status.st_mode), "other")  # type: ignore[return-value]
-
-
-def digest_of(file: io.BufferedReader) -> str:
-    """Of what is left to read."""
-    return hashlib.file_digest(file, "blake2b").hexdigest()[:40]
 
 
 def open_file(folder: int, name: str) -> io.BufferedReader:
@@ -134,17 +129,18 @@ def item_status(view: View, names: Names) -> os.stat_result | None:
         status = view.status(names)
     except OSError:
         return None
-    return status if status and stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR) else None
+    return status if status and kind_of(status) != "other" else None
 
 
-def read_item(view: View, names: Names) -> bytes:
-    """The content of a file of the view. Raises OSError."""
+@contextlib.contextmanager
+def open_item(view: View, names: Names) -> Iterator[io.BufferedReader]:
+    """A file of the view, for reading. Raises OSError."""
     with view.folder(names[:-1]) as folder:
         item = folder.find(names[-1])
         if item is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with open_file(item.folder, item.name) as file:
-            return file.read()
+            yield file
 
 
 class Caches:

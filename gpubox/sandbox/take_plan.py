@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -21,8 +22,7 @@ from gpubox.sandbox.states import (
     emptied_folders,
     item_status,
     names_of,
-    open_file,
-    read_item,
+    open_item,
     state_of,
     taken_mode,
 )
@@ -128,15 +128,10 @@ class TakePlan:
             if put.before and put.before.kind == "file":
                 live = stack.enter_context(self.live.folder(put.names[:-1])).descriptors[0]
                 like = Path(f"/proc/self/fd/{live}/{put.names[-1]}")
-            folder = stack.enter_context(self.view.folder(put.names[:-1]))
-            item = folder.find(put.names[-1])
-            if item is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             content = self._contents.get(put.path)
-            file = open_file(item.folder, item.name) if content is None else io.BytesIO(content)
-            with file:
-                state = write_file(slot, file, like, after.mode, mtime_ns)
-        return state
+            file: BinaryIO
+            file = stack.enter_context(open_item(self.view, put.names)) if content is None else io.BytesIO(content)
+            return write_file(slot, file, like, after.mode, mtime_ns)
 
     def _own(self, put: Put, slot: Path) -> None:
         """What is new belongs to whom its folder belongs, and to a group that the folder hands down."""
@@ -148,8 +143,8 @@ class TakePlan:
 
 def composed(view: View, names: Names, hunks: Collection[int]) -> bytes:
     """The workspace's content of a file with these hunks made. Raises OSError."""
-    before, after = (read_item(each, names) for each in (View(view.folders[-1:]), view))
-    return line_diff(before, after).compose(hunks)
+    with open_item(View(view.folders[-1:]), names) as before, open_item(view, names) as after:
+        return line_diff(before.read(), after.read()).compose(hunks)
 
 
 def lay_rest(
