@@ -81,7 +81,7 @@ class FileExchange:
         side = self.before if forward else self.after
         for put in self.puts:
             have, want = (put.before, put.after) if forward else (put.after, put.before)
-            with self._parent(put.names) as (folder, name):
+            with _parent(self._live, put.names) as (folder, name):
                 if not put.is_at(folder, name, have):
                     if not put.is_at(folder, name, want):
                         others.append(put)
@@ -97,11 +97,6 @@ class FileExchange:
         together(sync_file, side.iterdir())
         sync_folder(side)
         return others
-
-    def has(self, put: Put, state: State | None) -> bool:
-        """Whether the workspace has this state of the put. Raises OSError."""
-        with self._parent(put.names) as (folder, name):
-            return put.is_at(folder, name, state)
 
     @staticmethod
     def _save(folder: int, name: str, state: State, slot: Path) -> None:
@@ -125,7 +120,7 @@ class FileExchange:
         refused: list[Put] = []
         open_puts: list[tuple[Put, State | None, State | None]] = []
         for put, have, want in puts:
-            with self._parent(put.names) as (folder, name):
+            with _parent(self._live, put.names) as (folder, name):
                 if folder >= 0:
                     with contextlib.suppress(OSError):
                         os.unlink(self._temporary(put), dir_fd=folder)
@@ -144,7 +139,7 @@ class FileExchange:
                 refused.append(put)
         for put, have, want in by_depth:
             if want:
-                with self._parent(put.names) as (folder, name):
+                with _parent(self._live, put.names) as (folder, name):
                     if folder < 0:
                         refused.append(put)
                     elif want.kind != "folder":
@@ -166,7 +161,7 @@ class FileExchange:
                                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
         together(self._sync_copy, (put for put, _ in copies))
         for put, have in copies:
-            with self._parent(put.names) as (folder, name):
+            with _parent(self._live, put.names) as (folder, name):
                 if folder >= 0 and put.is_at_or_gone(folder, name, have):  # the copies took their time
                     os.rename(self._temporary(put), name, src_dir_fd=folder, dst_dir_fd=folder)
                     (side / str(put.slot)).unlink()
@@ -179,7 +174,7 @@ class FileExchange:
 
     def _remove(self, put: Put, have: State) -> bool:
         """False: the owner has just changed it."""
-        with self._parent(put.names) as (folder, name):
+        with _parent(self._live, put.names) as (folder, name):
             if folder >= 0 and not put.is_at_or_gone(folder, name, have):
                 return False
             try:
@@ -204,12 +199,12 @@ class FileExchange:
                 write_file(beside, file, slot, want.mode, want.mtime_ns)
 
     def _sync_copy(self, put: Put) -> None:
-        with self._parent(put.names) as (folder, _):
+        with _parent(self._live, put.names) as (folder, _):
             sync_file(Path(f"/proc/self/fd/{folder}/{self._temporary(put)}"))
 
     def _finish_folders(self, puts: list[tuple[Put, State | None, State | None]], side: Path, *, forward: bool) -> None:
         for put, have, want in sorted(puts, key=lambda item: -len(item[0].names)):
-            with self._parent(put.names) as (folder, name):
+            with _parent(self._live, put.names) as (folder, name):
                 if folder < 0 or not want or want.kind != "folder" or not is_still(folder, name, want):
                     continue
                 handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -230,21 +225,22 @@ class FileExchange:
         together(self._sync_parent, {put.names[:-1] for put, *_ in puts})
 
     def _sync_parent(self, names: Names) -> None:
-        with self._parent((*names, "")) as (folder, _):
+        with _parent(self._live, (*names, "")) as (folder, _):
             if folder >= 0:
                 os.fsync(folder)
 
-    @contextlib.contextmanager
-    def _parent(self, names: Names) -> Iterator[tuple[int, str]]:
-        """The open folder of a path, and the name in it; -1: there is no such folder. Raises OSError."""
-        with contextlib.ExitStack() as stack:
-            folder = -1
-            try:
-                folder = stack.enter_context(self._live.folder(names[:-1])).descriptors[0]
-            except OSError as error:
-                if not names or error.errno not in _NO_WAY:
-                    raise
-            yield folder, names[-1] if names else "."
+
+@contextlib.contextmanager
+def _parent(live: View, names: Names) -> Iterator[tuple[int, str]]:
+    """The open folder of a path, and the name in it; -1: there is no such folder. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        folder = -1
+        try:
+            folder = stack.enter_context(live.folder(names[:-1])).descriptors[0]
+        except OSError as error:
+            if not names or error.errno not in _NO_WAY:
+                raise
+        yield folder, names[-1] if names else "."
 
 
 def write_file(path: Path, source: BinaryIO, like: Path | None, mode: int, mtime_ns: int | None) -> State:
@@ -311,7 +307,7 @@ def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str
     """The paths of which the workspace has neither the one side nor the other. ``puts`` in the order of their steps."""
     changed: set[str] = set()
     states: dict[str, State | None] = {}
-    exchange = FileExchange(workspace, workspace, [])
+    live = View([workspace])
     for put in puts:
         have, want = (put.before, put.after) if forward else (put.after, put.before)
         if put.parent:
@@ -321,7 +317,8 @@ def changed_since(workspace: Path, puts: list[Put], *, forward: bool) -> set[str
             same = content_of(known) == content_of(have)
             same = same and not (put.is_mode and known and have and (known.mode ^ have.mode) & 0o777)
         else:
-            same = exchange.has(put, have) or exchange.has(put, want)
+            with _parent(live, put.names) as (folder, name):
+                same = put.is_at(folder, name, have) or put.is_at(folder, name, want)
         if not same:
             changed.add(put.path)
         states[put.path] = want
