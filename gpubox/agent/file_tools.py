@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from gpubox.agent.workspace import MAX_DEPTH, Workspace, decode_text, printable_
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.line_diff import is_binary
-from gpubox.sandbox.layers import Folder, LayerItem, Names
+from gpubox.sandbox.layers import LayerItem, Names
 from gpubox.storage import read_json
 
 MAX_ENTRIES = 500
@@ -70,41 +70,39 @@ class Walk:
 
 def list_entries(workspace: Workspace, path: str, recursive: bool, stop: threading.Event) -> str:
     """The entries of a folder, one per line. Raises GpuboxError."""
-    names = workspace.parts(path)
     walk = Walk(stop)
     lines: list[str] = []
-    with workspace.folder(names) as folder:
-        for inner, item in _entries(folder, names, walk, recursive=recursive):
-            if len(lines) >= MAX_ENTRIES:
-                walk.ended_early = f"only the first {MAX_ENTRIES} are shown"
-                break
-            lines.append(_entry_line("/".join(inner), item))
+    pending = _entries(workspace, workspace.parts(path), walk)
+    while pending and walk.may_continue():
+        if len(lines) == MAX_ENTRIES:
+            walk.ended_early = f"only the first {MAX_ENTRIES} are shown"
+            break
+        names, line, is_folder = pending.pop()
+        lines.append(line)
+        if not recursive or not is_folder:
+            continue
+        inner = None
+        if names[-1] not in SKIPPED_FOLDERS and len(names) < MAX_DEPTH:
+            with contextlib.suppress(GpuboxError):
+                inner = _entries(workspace, names, walk)
+        if inner is None:
+            walk.skipped.append("/".join(names))
+        pending += inner or []
     return walk.report(lines or ["(empty)"])
 
 
-def _entries(folder: Folder, names: Names, walk: Walk, *, recursive: bool) -> Iterator[tuple[Names, LayerItem]]:
-    items = list(itertools.islice(folder.items(), MAX_FOLDER_ENTRIES + 1))
-    if len(items) > MAX_FOLDER_ENTRIES:
-        walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
-        items.pop()
-    for item in sorted(items, key=lambda item: item.name):
-        if not walk.may_continue():
-            return
-        inner_names = (*names, item.name)
-        yield inner_names, item
-        if not recursive or not item.is_folder:
-            continue
-        inner = None
-        if item.name not in SKIPPED_FOLDERS and len(inner_names) < MAX_DEPTH:
-            with contextlib.suppress(OSError):
-                inner = folder.open_folder(item.name)
-        if inner is None:
-            walk.skipped.append("/".join(inner_names))
-            continue
-        try:
-            yield from _entries(inner, inner_names, walk, recursive=True)
-        finally:
-            inner.close()
+def _entries(workspace: Workspace, names: Names, walk: Walk) -> list[tuple[Names, str, bool]]:
+    """Path, line and "is a folder" of what is in one folder, the last first. Raises GpuboxError."""
+    with workspace.folder(names) as folder:
+        items = list(itertools.islice(folder.items(), MAX_FOLDER_ENTRIES + 1))
+        if len(items) > MAX_FOLDER_ENTRIES:
+            walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
+            items.pop()
+        items.sort(key=lambda item: item.name, reverse=True)
+        paths = [(*names, item.name) for item in items]
+        return [
+            (path, _entry_line("/".join(path), item), item.is_folder) for path, item in zip(paths, items, strict=True)
+        ]
 
 
 def _entry_line(path: str, item: LayerItem) -> str:
