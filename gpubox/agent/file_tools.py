@@ -17,7 +17,7 @@ from gpubox import units
 from gpubox.agent import edits
 from gpubox.agent.edits import FileChange
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput, argument, arguments
 from gpubox.agent.workspace import MAX_DEPTH, Workspace, decode_text, printable_path
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
@@ -153,11 +153,6 @@ def _readable(line: str) -> str:
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in line.removesuffix("\r"))
 
 
-def argument(kind: str, description: str = "", **more: Any) -> dict[str, Any]:
-    """The JSON Schema of one argument."""
-    return {"type": kind, **({"description": description} if description else {}), **more}
-
-
 Work = Callable[[ToolCall, threading.Event], ToolOutput]
 """The blocking work of one call. The event is set when the call is cancelled."""
 
@@ -171,16 +166,14 @@ class BlockingTool:
         self,
         name: str,
         description: str,
-        arguments: dict[str, Any],
-        required: list[str],
+        parameters: dict[str, Any],
         work: Work,
         *,
         writes: bool = False,
         question: Callable[[ToolCall], OwnerQuestion] | None = None,
     ) -> None:
         self.name, self.description, self._work, self._question = name, description, work, question
-        self.parameters = {"type": "object", "properties": arguments, **({"required": required} if required else {})}
-        self.parallel_safe = not writes
+        self.parameters, self.parallel_safe = parameters, not writes
 
     def question(self, call: ToolCall) -> OwnerQuestion | None:
         """Only those of the model: what is written lies in a layer, and the owner decides after the turn."""
@@ -233,9 +226,6 @@ class Changes:
         )
 
 
-_PATH = argument("string")
-
-
 def file_tools(workspace: Workspace) -> list[Tool]:
     """``list``, ``read``, ``edit`` and ``write`` in ``workspace``."""
     changes = Changes(workspace)
@@ -256,50 +246,32 @@ def file_tools(workspace: Workspace) -> list[Tool]:
     def edit_file(call: ToolCall, stop: threading.Event) -> ToolOutput:
         return changes.make(edits.plan_edit(workspace, _text(call, "path"), _replacements(call)), stop)
 
+    text, whole, flag = argument("string"), argument("integer"), argument("boolean")
+    replacement = arguments(["old", "new"], old=text, new=text)
     read = BlockingTool(
         "read",
         "Read a text file, as many lines as fit.",
-        {
-            "path": _PATH,
-            "first_line": argument("integer"),
-            "lines": argument("integer"),
-            "numbers": argument("boolean"),
-        },
-        ["path"],
+        arguments(["path"], path=text, first_line=whole, lines=whole, numbers=flag),
         read_file,
     )
     return [
-        BlockingTool(
-            "list", "List a folder.", {"path": _PATH, "recursive": argument("boolean")}, [], list_files,
-        ),
+        BlockingTool("list", "List a folder.", arguments(path=text, recursive=flag), list_files),
         read,
         BlockingTool(
             "edit",
             "Replace texts in a file. Each old text must occur once; copy it exactly.",
-            {
-                "path": _PATH,
-                "edits": argument(
-                    "array",
-                    items={
-                        "type": "object",
-                        "properties": {"old": argument("string"), "new": argument("string")},
-                        "required": ["old", "new"],
-                    },
-                ),
-            },
-            ["path", "edits"],
+            arguments(["path", "edits"], path=text, edits=argument("array", items=replacement)),
             edit_file,
             writes=True,
         ),
         BlockingTool(
             "write",
             "Create a text file, or replace all of it.",
-            {"path": _PATH, "content": argument("string")},
-            ["path", "content"],
+            arguments(["path", "content"], path=text, content=text),
             write_file,
             writes=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _text(call: ToolCall, name: str, default: str | None = None) -> str:
