@@ -122,7 +122,7 @@ def read_lines(workspace: Workspace, path: str, first: int, count: int, budget: 
     """
     data = workspace.read(workspace.parts(path))
     if is_binary(data):
-        raise GpuboxError(f"{printable_path(path)} is not text: {units.file_size(len(data))} of binary data.")
+        raise GpuboxError(f"{printable_path(path)} is not text: {units.small_size(len(data))} of binary data.")
     lines = decode_text(data)[0].split("\n")
     if not lines[-1]:
         lines.pop()
