@@ -1,4 +1,4 @@
-"""Work beside the event loop, in threads that do not delay the exit of gpubox; and work that a signal cancels."""
+"""Work beside the event loop, in threads that do not delay the exit of gpubox; work that is stopped, or cancelled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
+
+from gpubox.errors import GpuboxError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,6 +71,35 @@ def _run_all(run: Callable[[], None]) -> None:
                 run = inbox.get()
             else:
                 return
+
+
+class Stopped(GpuboxError):
+    """The owner stopped the work."""
+
+
+class Stoppable:
+    """Runs one piece of work at a time, which ``stop`` ends."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Returns what ``work`` returns. Raises Stopped after ``stop``."""
+        task = asyncio.create_task(work)
+        self._task = task
+        try:
+            await asyncio.wait([task])  # with `await task` a cancellation of this one would look like a stop
+            if task.cancelled():
+                raise Stopped("It was stopped.")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            self._task = None
+
+    def stop(self) -> bool:
+        """Returns whether it was running."""
+        return self._task is not None and self._task.cancel()
 
 
 def run_cancellable(work: Coroutine[Any, Any, T]) -> T:

@@ -152,9 +152,7 @@ def load_config(paths: Paths) -> Config:
     table = TomlTable(path, "", read_toml(path))
     config = Config(**table.read(Config))
     for name, server in config.mcp.items():
-        if (
-            not name.replace("-", "_").isidentifier() or not name.isascii()
-        ):  # the model writes it, and a log is named so
+        if not name.replace("-", "_").isidentifier() or not name.isascii():  # the model writes it; a log is named so
             raise table.error(f"[mcp.{name}]", "needs a name of letters, digits, - and _, such as [mcp.files]")
         if not server.command:
             raise table.error(f"[mcp.{name}] command", "is empty")

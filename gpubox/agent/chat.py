@@ -258,8 +258,8 @@ class Chat:
 
         Returns False if the model was not asked yet: then close the generator.
         """
-        summing_up = self._after is not None and self._after.stop()
-        testing = self._open_work is not None and self._open_work.stop_test()
+        summing_up = self._after is not None and self._after.summing_up.stop()
+        testing = self._open_work is not None and self._open_work.testing.stop()
         if self._loop and not (summing_up or testing):
             self._loop.stop()
         return self._loop is not None

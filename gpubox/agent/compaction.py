@@ -21,6 +21,7 @@ from gpubox.agent.reply_text import without_repetition
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tools import Tool
+from gpubox.concurrency import Stoppable
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.server.client import LlamaClient
 from gpubox.server.stream import StreamError
@@ -166,7 +167,7 @@ class AfterTurn:
     def __init__(self) -> None:
         self._context_tokens: int | None = None
         self._pp: float | None = None
-        self._summary: asyncio.Task[Compacted] | None = None
+        self.summing_up = Stoppable()
         self._ahead: asyncio.Task[object] | None = None
 
     def observe(self, event: AgentEvent) -> None:
@@ -205,24 +206,9 @@ class AfterTurn:
     ) -> list[AgentEvent]:
         """Sums the conversation up and returns the events that record it. Raises GpuboxError, also if stopped."""
         events: list[AgentEvent] = []
-        work = compact(conversation, settings, tools, client, events.append)
-        self._summary = asyncio.create_task(work)
-        try:
-            await self._summary
-        except asyncio.CancelledError:
-            if not self._summary.cancelled():
-                raise
-            raise GpuboxError("It was stopped.") from None
-        finally:
-            self._summary.cancel()
-            await asyncio.wait([self._summary])
-            self._summary = None
+        await self.summing_up.run(compact(conversation, settings, tools, client, events.append))
         self._ahead = asyncio.create_task(read_ahead(conversation, settings, tools, client))
         return [event for event in events if isinstance(event, Compacted | Notice)]
-
-    def stop(self) -> bool:
-        """Stops a compaction. Returns whether one was running."""
-        return self._summary is not None and self._summary.cancel()
 
     async def rest(self) -> None:
         """Ends what runs beside the chat."""

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from gpubox.errors import GpuboxError
@@ -134,8 +135,8 @@ def _reindent(own: Sequence[str], wanted: Sequence[str]) -> Callable[[str], str 
     pairs = [(_indent(want), _indent(line)) for line, want in zip(own, wanted, strict=True) if want]
     if all(want == line for want, line in pairs):
         return lambda indent: indent
+    tabs = any("\t" in line for _, line in pairs)
     for unit in (None, 4, 8, 2):  # as written; else what the file has as tabs is so many spaces, or the other way round
-        tabs = any("\t" in line for _, line in pairs)
         spelled = [(_spelled(want, unit, tabs=tabs), line) for want, line in pairs]
         if any(want is None for want, _ in spelled):
             continue
@@ -144,20 +145,20 @@ def _reindent(own: Sequence[str], wanted: Sequence[str]) -> Callable[[str], str 
         if line.endswith(want):
             added = line[: len(line) - len(want)]
             if all(added + each == own_indent for each, own_indent in known):
-                return lambda indent, unit=unit, tabs=tabs, added=added: _added(indent, unit, tabs, added)  # type: ignore[misc]
+                return partial(_added, unit, tabs, added)
         if want.endswith(line):
             removed = want[: len(want) - len(line)]
             if all(each == removed + own_indent for each, own_indent in known):
-                return lambda indent, unit=unit, tabs=tabs, removed=removed: _removed(indent, unit, tabs, removed)  # type: ignore[misc]
+                return partial(_removed, unit, tabs, removed)
     return None
 
 
-def _added(indent: str, unit: int | None, tabs: bool, added: str) -> str | None:
+def _added(unit: int | None, tabs: bool, added: str, indent: str) -> str | None:
     spelled = _spelled(indent, unit, tabs=tabs)
     return None if spelled is None else added + spelled
 
 
-def _removed(indent: str, unit: int | None, tabs: bool, removed: str) -> str | None:
+def _removed(unit: int | None, tabs: bool, removed: str, indent: str) -> str | None:
     spelled = _spelled(indent, unit, tabs=tabs)
     return spelled.removeprefix(removed) if spelled is not None and spelled.startswith(removed) else None
 

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,12 @@ from gpubox import units
 from gpubox.agent import edits
 from gpubox.agent.edits import FileChange
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput
+from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput, argument, arguments
 from gpubox.agent.workspace import MAX_DEPTH, Workspace, decode_text, printable_path
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.line_diff import is_binary
-from gpubox.sandbox.layers import Folder, LayerItem, Names
+from gpubox.sandbox.layers import LayerItem, Names
 from gpubox.storage import read_json
 
 MAX_ENTRIES = 500
@@ -70,41 +70,39 @@ class Walk:
 
 def list_entries(workspace: Workspace, path: str, recursive: bool, stop: threading.Event) -> str:
     """The entries of a folder, one per line. Raises GpuboxError."""
-    names = workspace.parts(path)
     walk = Walk(stop)
     lines: list[str] = []
-    with workspace.folder(names) as folder:
-        for inner, item in _entries(folder, names, walk, recursive=recursive):
-            if len(lines) >= MAX_ENTRIES:
-                walk.ended_early = f"only the first {MAX_ENTRIES} are shown"
-                break
-            lines.append(_entry_line("/".join(inner), item))
+    pending = _entries(workspace, workspace.parts(path), walk)
+    while pending and walk.may_continue():
+        if len(lines) == MAX_ENTRIES:
+            walk.ended_early = f"only the first {MAX_ENTRIES} are shown"
+            break
+        names, line, is_folder = pending.pop()
+        lines.append(line)
+        if not recursive or not is_folder:
+            continue
+        inner = None
+        if names[-1] not in SKIPPED_FOLDERS and len(names) < MAX_DEPTH:
+            with contextlib.suppress(GpuboxError):
+                inner = _entries(workspace, names, walk)
+        if inner is None:
+            walk.skipped.append("/".join(names))
+        pending += inner or []
     return walk.report(lines or ["(empty)"])
 
 
-def _entries(folder: Folder, names: Names, walk: Walk, *, recursive: bool) -> Iterator[tuple[Names, LayerItem]]:
-    items = list(itertools.islice(folder.items(), MAX_FOLDER_ENTRIES + 1))
-    if len(items) > MAX_FOLDER_ENTRIES:
-        walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
-        items.pop()
-    for item in sorted(items, key=lambda item: item.name):
-        if not walk.may_continue():
-            return
-        inner_names = (*names, item.name)
-        yield inner_names, item
-        if not recursive or not item.is_folder:
-            continue
-        inner = None
-        if item.name not in SKIPPED_FOLDERS and len(inner_names) < MAX_DEPTH:
-            with contextlib.suppress(OSError):
-                inner = folder.open_folder(item.name)
-        if inner is None:
-            walk.skipped.append("/".join(inner_names))
-            continue
-        try:
-            yield from _entries(inner, inner_names, walk, recursive=True)
-        finally:
-            inner.close()
+def _entries(workspace: Workspace, names: Names, walk: Walk) -> list[tuple[Names, str, bool]]:
+    """Path, line and "is a folder" of what is in one folder, the last first. Raises GpuboxError."""
+    with workspace.folder(names) as folder:
+        items = list(itertools.islice(folder.items(), MAX_FOLDER_ENTRIES + 1))
+        if len(items) > MAX_FOLDER_ENTRIES:
+            walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
+            items.pop()
+        items.sort(key=lambda item: item.name, reverse=True)
+        paths = [(*names, item.name) for item in items]
+        return [
+            (path, _entry_line("/".join(path), item), item.is_folder) for path, item in zip(paths, items, strict=True)
+        ]
 
 
 def _entry_line(path: str, item: LayerItem) -> str:
@@ -124,7 +122,7 @@ def read_lines(workspace: Workspace, path: str, first: int, count: int, budget: 
     """
     data = workspace.read(workspace.parts(path))
     if is_binary(data):
-        raise GpuboxError(f"{printable_path(path)} is not text: {units.file_size(len(data))} of binary data.")
+        raise GpuboxError(f"{printable_path(path)} is not text: {units.small_size(len(data))} of binary data.")
     lines = decode_text(data)[0].split("\n")
     if not lines[-1]:
         lines.pop()
@@ -155,11 +153,6 @@ def _readable(line: str) -> str:
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in line.removesuffix("\r"))
 
 
-def argument(kind: str, description: str = "", **more: Any) -> dict[str, Any]:
-    """The JSON Schema of one argument."""
-    return {"type": kind, **({"description": description} if description else {}), **more}
-
-
 Work = Callable[[ToolCall, threading.Event], ToolOutput]
 """The blocking work of one call. The event is set when the call is cancelled."""
 
@@ -173,16 +166,14 @@ class BlockingTool:
         self,
         name: str,
         description: str,
-        arguments: dict[str, Any],
-        required: list[str],
+        parameters: dict[str, Any],
         work: Work,
         *,
         writes: bool = False,
         question: Callable[[ToolCall], OwnerQuestion] | None = None,
     ) -> None:
         self.name, self.description, self._work, self._question = name, description, work, question
-        self.parameters = {"type": "object", "properties": arguments, **({"required": required} if required else {})}
-        self.parallel_safe = not writes
+        self.parameters, self.parallel_safe = parameters, not writes
 
     def question(self, call: ToolCall) -> OwnerQuestion | None:
         """Only those of the model: what is written lies in a layer, and the owner decides after the turn."""
@@ -235,9 +226,6 @@ class Changes:
         )
 
 
-_PATH = argument("string")
-
-
 def file_tools(workspace: Workspace) -> list[Tool]:
     """``list``, ``read``, ``edit`` and ``write`` in ``workspace``."""
     changes = Changes(workspace)
@@ -258,50 +246,32 @@ def file_tools(workspace: Workspace) -> list[Tool]:
     def edit_file(call: ToolCall, stop: threading.Event) -> ToolOutput:
         return changes.make(edits.plan_edit(workspace, _text(call, "path"), _replacements(call)), stop)
 
+    text, whole, flag = argument("string"), argument("integer"), argument("boolean")
+    replacement = arguments(["old", "new"], old=text, new=text)
     read = BlockingTool(
         "read",
         "Read a text file, as many lines as fit.",
-        {
-            "path": _PATH,
-            "first_line": argument("integer"),
-            "lines": argument("integer"),
-            "numbers": argument("boolean"),
-        },
-        ["path"],
+        arguments(["path"], path=text, first_line=whole, lines=whole, numbers=flag),
         read_file,
     )
     return [
-        BlockingTool(
-            "list", "List a folder.", {"path": _PATH, "recursive": argument("boolean")}, [], list_files,
-        ),
+        BlockingTool("list", "List a folder.", arguments(path=text, recursive=flag), list_files),
         read,
         BlockingTool(
             "edit",
             "Replace texts in a file. Each old text must occur once; copy it exactly.",
-            {
-                "path": _PATH,
-                "edits": argument(
-                    "array",
-                    items={
-                        "type": "object",
-                        "properties": {"old": argument("string"), "new": argument("string")},
-                        "required": ["old", "new"],
-                    },
-                ),
-            },
-            ["path", "edits"],
+            arguments(["path", "edits"], path=text, edits=argument("array", items=replacement)),
             edit_file,
             writes=True,
         ),
         BlockingTool(
             "write",
             "Create a text file, or replace all of it.",
-            {"path": _PATH, "content": argument("string")},
-            ["path", "content"],
+            arguments(["path", "content"], path=text, content=text),
             write_file,
             writes=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _text(call: ToolCall, name: str, default: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tools import Tool
 from gpubox.errors import GpuboxError
-from gpubox.sandbox.owners_git import hooks_folder
+from gpubox.sandbox.owners_git import hooks_folder, run_git
 from gpubox.sanitize import sanitize_text
 from gpubox.server.client import LlamaClient
 
@@ -66,18 +65,8 @@ def commit_paths(root: Path, paths: Sequence[str], message: str) -> str:
 
 
 def _git(root: Path, arguments: Sequence[str], paths: Sequence[str], ok: Sequence[int] = (0,)) -> str:
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true"}
-    listed = b"\0".join(os.fsencode(path) for path in paths)
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=root,
-            env=environment,
-            input=listed,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = run_git(root, arguments, paths, _SECONDS)
     except FileNotFoundError:
         raise GpuboxError("git is not installed.", "Install it, or commit by yourself.") from None
     except (OSError, ValueError, subprocess.SubprocessError) as error:

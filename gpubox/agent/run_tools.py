@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpubox.agent.file_tools import SKIPPED_FOLDERS
 from gpubox.agent.mcp import PROMPT, McpServers
 from gpubox.agent.projects import ProjectTests
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import RUN_TOOL, OwnerQuestion, ToolCall, ToolOutput
+from gpubox.agent.tools import RUN_TOOL, OwnerQuestion, ToolCall, ToolOutput, argument, arguments
 from gpubox.agent.workspace import Workspace
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
@@ -74,15 +73,12 @@ class RunTool:
 
     name = RUN_TOOL
     description = "Run a bash command line, or a Python 3 program (code), in a sandbox without network."
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {
-            "command": {"type": "string"},
-            "code": {"type": "string"},
-            "seconds": {"type": "integer"},
-            "network": {"type": "boolean", "description": "Ask the owner for it."},
-        },
-    }
+    parameters = arguments(
+        command=argument("string"),
+        code=argument("string"),
+        seconds=argument("integer"),
+        network=argument("boolean", "Ask the owner for it."),
+    )
     max_characters = AgentSettings().max_output_characters
 
     def __init__(self, programs: Programs, servers: McpServers | None = None) -> None:
@@ -121,15 +117,7 @@ class SearchTool:
 
     name = "search"
     description = "Find lines by a regular expression."
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string"},
-            "path": {"type": "string"},
-            "glob": {"type": "string"},
-        },
-        "required": ["pattern"],
-    }
+    parameters = arguments(["pattern"], pattern=argument("string"), path=argument("string"), glob=argument("string"))
     parallel_safe = True
     max_characters = AgentSettings().max_output_characters
 
@@ -159,10 +147,7 @@ class TestTool:
     __test__ = False  # pytest must not take it for a test
     name = "test"
     description = "Run the project's tests."
-    parameters: dict[str, Any] = {  # noqa: RUF012 - never changed
-        "type": "object",
-        "properties": {"arguments": {"type": "string", "description": "Such as a file."}},
-    }
+    parameters = arguments(arguments=argument("string", "Such as a file."))
     parallel_safe = False
     max_characters = AgentSettings().max_output_characters
 

@@ -15,6 +15,16 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127])
 
 
+def argument(kind: str, description: str = "", **more: Any) -> dict[str, Any]:
+    """The JSON Schema of one argument."""
+    return {"type": kind, **({"description": description} if description else {}), **more}
+
+
+def arguments(required: Sequence[str] = (), /, **properties: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of all arguments of a tool."""
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
 class ToolCall(msgspec.Struct, frozen=True):
     """One tool call of the model. ``id`` is unique in its conversation."""
 

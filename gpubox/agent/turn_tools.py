@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from gpubox.agent.file_tools import BlockingTool, argument
-from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput
+from gpubox.agent.file_tools import BlockingTool
+from gpubox.agent.tools import OwnerQuestion, Tool, ToolCall, ToolOutput, argument, arguments
 
 
 def turn_tools() -> list[Tool]:
@@ -14,14 +14,13 @@ def turn_tools() -> list[Tool]:
     ask = BlockingTool(
         "ask",
         "Ask the owner what you cannot find out yourself.",
-        {"question": argument("string"), "options": options},
-        ["question"],
+        arguments(["question"], question=argument("string"), options=options),
         lambda call, stop: ToolOutput(""),  # never run: the answer is the output
         writes=True,
         question=_question,
     )
-    end = "End your turn, with what you did."
-    return [ask, BlockingTool("done", end, {"summary": argument("string")}, ["summary"], _end, writes=True)]
+    summary = arguments(["summary"], summary=argument("string"))
+    return [ask, BlockingTool("done", "End your turn, with what you did.", summary, _end, writes=True)]
 
 
 def _question(call: ToolCall) -> OwnerQuestion:

@@ -5,7 +5,6 @@ A chat without a workspace has a scratch folder as one: what a turn made there i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Collection
 from pathlib import Path
@@ -24,7 +23,7 @@ from gpubox.agent.tools import Tool, ToolOutput
 from gpubox.agent.turn_tools import turn_tools
 from gpubox.agent.workspace import Workspace
 from gpubox.clock import utc_now
-from gpubox.concurrency import run_in_thread
+from gpubox.concurrency import Stoppable, Stopped, run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sandbox.changes import Choice, printable, unified
@@ -66,7 +65,8 @@ class Work:
             search = SearchTool(programs, workspace)
             self.tools = [listing, read, search, edit, write, self._run, self._test, *turn_tools()]
         self._turn = contextlib.ExitStack()
-        self._testing: asyncio.Task[ToolOutput] | None = None
+        self.testing = Stoppable()
+        """The tests at the end of a turn."""
 
     async def introduce(
         self, conversation: Conversation, first: list[Message], notices: list[Notice], *, plan: bool
@@ -97,23 +97,12 @@ class Work:
         except GpuboxError as error:
             yield Notice("left", f"The changes were not taken: {error.message}")
         if self.tests.command:
-            self._testing = asyncio.create_task(self.run_test())
             try:
-                yield TestFinished(self.tests.command, await self._testing)
-            except asyncio.CancelledError:
-                if not self._testing.cancelled():
-                    raise
+                yield TestFinished(self.tests.command, await self.testing.run(self.run_test()))
+            except Stopped:
                 yield Notice("stopped", "The tests were stopped.")
             except GpuboxError as error:
                 yield Notice("refused", f"The tests were not run: {error.message}")
-            finally:
-                self._testing.cancel()
-                await asyncio.wait([self._testing])
-                self._testing = None
-
-    def stop_test(self) -> bool:
-        """Stops the tests at the end of a turn. Returns whether they were running."""
-        return self._testing is not None and self._testing.cancel()
 
     async def take(self, choice: Choice | None, allow: Collection[str], record: Record) -> TakeResult:
         """Takes changes, and records their diffs. Raises GpuboxError."""

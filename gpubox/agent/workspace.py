@@ -126,8 +126,10 @@ class Workspace:
                 )
             for depth, name in enumerate(names, start=1):
                 with _os_errors_explained(names[:depth], folder):
-                    folder = folder.open_folder(name)
-                opened.callback(folder.close)
+                    inner = folder.open_folder(name)
+                opened.callback(inner.close)
+                folder.close()  # at most two are open: each has a descriptor for every layer
+                folder = inner
             yield folder
 
     def read(self, names: Names) -> bytes:

@@ -50,7 +50,8 @@ def _choice(paths: tuple[str, ...], hunks: str | None) -> Choice | None:
     return {paths[0]: frozenset(int(number) - 1 for number in numbers)}
 
 
-def _print_result(as_json: bool, name: str, text: str, **values: Any) -> None:
+def print_result(as_json: bool, name: str | None, text: str, **values: Any) -> None:
+    """Prints what a verb did to the chat ``name``."""
     output.emit_result(text, {**output.error_values(None), "chat": name, "message": text, **values}, as_json=as_json)
 
 
@@ -95,7 +96,7 @@ def take(
     """Write the changes of NAME into the workspace: those of PATHS, or all. Exits 1 if some of PATHS are left."""
     choice = _choice(paths, hunks)
     result = _in_chat(context, name, lambda chat: chat.take(choice, allow=allow))
-    _print_result(
+    print_result(
         as_json, name, taken_sentence(result), taken=json_value(result.taken), notes=json_value(result.notes),
         left=[{"path": change.path, "why": doubt(change)} for change in result.left],
     )  # fmt: skip
@@ -119,7 +120,7 @@ def drop(context: Context, name: str, paths: tuple[str, ...], hunks: str | None,
 
     left = _in_chat(context, name, work)
     waits = f"{changed_sentence(left)} wait for you." if left else "Nothing waits for you."
-    _print_result(as_json, name, f"Dropped. {waits}", left=[change.path for change in left])
+    print_result(as_json, name, f"Dropped. {waits}", left=[change.path for change in left])
 
 
 @click.command("undo")
@@ -151,7 +152,7 @@ def _step(context: Context, name: str, act: Callable[[Chat], Awaitable[StepResul
         return result, [text for turn, text in {**before, **after}.items() if (turn in before) != (turn in after)]
 
     result, prompts = _in_chat(context, name, work)
-    _print_result(
+    print_result(
         as_json, name, step_sentence(result, verb, prompts), turns=json_value(result.turns),
         files=json_value(result.files), kept=json_value(result.kept),
     )  # fmt: skip

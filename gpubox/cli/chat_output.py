@@ -14,7 +14,7 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError
-from gpubox.sanitize import reveal_hidden, sanitize_line
+from gpubox.sanitize import reveal_hidden, sanitize_line, show_name
 from gpubox.views.fields import json_fields, json_value
 from gpubox.views.marks import GRADES
 from gpubox.views.rows import Table
@@ -72,7 +72,7 @@ class TextTurnOutput:
                 _note_block(event.output.text)
             case events.FilesChanged():
                 for file in event.files:
-                    self._note(f"  {file.kind:<8} {sanitize_line(file.path)}  +{file.added} -{file.removed}")
+                    self._note(f"  {file.kind:<8} {show_name(file.path)}  +{file.added} -{file.removed}")
                 if self._take_hint:
                     self._note(self._take_hint)
             case events.TestFinished():

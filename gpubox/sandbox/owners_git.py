@@ -1,6 +1,7 @@
-"""What the owner's git says of his workspace: which paths it ignores, and where its hooks are.
+"""How the owner's git is run, and what it says of his workspace: which paths it ignores, and where its hooks are.
 
-Only settings and ignore files of the workspace itself are read, never a layer's, and git runs nothing for it. Blocking.
+Only settings and ignore files of the workspace itself are read, never a layer's, and git runs nothing for these
+questions. Blocking.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from gpubox.sandbox.changes import Change
 
 _SECONDS = 20
-_RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
+_RUN_NOTHING = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
 """The owner's settings may name a program that git asks for what has changed."""
 HOOK = "a git hook"
 _ANY_NAME = "gpubox-asks-whether-all-is-ignored"
@@ -62,17 +63,22 @@ def _is_hook(hooks: str, path: str) -> bool:
 
 
 def _ask(workspace: Path, arguments: Sequence[str], paths: Sequence[str] = ()) -> bytes:
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(
-            ["git", *_RUN_NOTHING, *arguments],
-            cwd=workspace,
-            env=environment,
-            input=b"\0".join(map(os.fsencode, paths)),
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        return run_git(workspace, [*_RUN_NOTHING, *arguments], paths, _SECONDS).stdout
     except (OSError, ValueError, subprocess.SubprocessError):
         return b""
-    return done.stdout
+
+
+def run_git(
+    root: Path, arguments: Sequence[str], paths: Sequence[str], seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """How git ended in ``root``, with ``paths`` as its input. Raises OSError, ValueError, SubprocessError."""
+    return subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true"},
+        input=b"\0".join(map(os.fsencode, paths)),
+        capture_output=True,
+        timeout=seconds,
+        check=False,
+    )

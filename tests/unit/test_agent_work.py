@@ -300,6 +300,27 @@ async def test_a_test_after_the_turn_leaves_nothing_and_can_be_stopped(desk: Des
         await chat.close()
 
 
+async def test_a_turn_that_is_cancelled_in_its_tests_ends_at_once(desk: Desk) -> None:
+    projects.save_project(desk.paths, desk.root, projects.Project(test_command="sleep 100"))
+    async with ScriptedServer(EDIT, says("Done.")) as desk.server:
+        chat = desk.chat()
+        seen: list[AgentEvent] = []
+
+        async def watch() -> None:
+            async with aclosing(chat.send("Do it.")) as events:
+                async for event in events:
+                    seen.append(event)
+                    if isinstance(event, FilesChanged):
+                        asyncio.get_running_loop().call_later(0.2, watching.cancel)
+
+        watching = asyncio.create_task(watch())
+        async with asyncio.timeout(60):
+            await asyncio.wait([watching])
+        assert watching.cancelled() and isinstance(seen[-1], FilesChanged)
+        assert [change.path for change in await chat.changes()] == ["a.py"]
+        await chat.close()
+
+
 async def test_the_rules_of_a_project_come_first_and_stay(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("sesame")
     (desk.root / "AGENTS.md").symlink_to(tmp_path / "secret")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -11,8 +13,9 @@ import pytest
 
 from gpubox.agent import edits, file_tools
 from gpubox.agent.tools import truncate_output
-from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
+from gpubox.agent.workspace import MAX_DEPTH, MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.sandbox.steps import MAX_OPEN_LAYERS, Steps
 from tests.unit.hand_layers import layer_of, layered
 
 ON = threading.Event()
@@ -176,6 +179,26 @@ def test_a_long_listing_is_truncated(work: Workspace) -> None:
 
     assert len(listed) == file_tools.MAX_ENTRIES + 1
     assert "only the first" in listed[-1]
+
+
+def test_deep_folders_in_forty_layers_need_few_descriptors(work: Workspace, tmp_path: Path) -> None:
+    deep = ("deep",) * (MAX_DEPTH - 1)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.closing(Steps(work.root, tmp_path / "steps")) as work.steps:
+        for number in range(MAX_OPEN_LAYERS):
+            work.steps.begin_turn(f"t{number}")
+            work.write((*deep, f"f{number}"), b"x\n")
+            work.steps.end_turn()
+        files = len(list(Path("/proc/self/fd").iterdir())) + 4 * MAX_OPEN_LAYERS
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, limit[1]))
+        try:
+            listed = file_tools.list_entries(work, ".", True, ON)
+            assert "skipped" not in listed
+            assert listed.count("/f") == MAX_OPEN_LAYERS
+            assert work.read((*deep, "f0")) == b"x\n"
+            work.write((*deep, "f0"), b"y\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 def test_reading_some_lines(work: Workspace) -> None:

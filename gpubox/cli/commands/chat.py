@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.chat_changes import VERBS
+from gpubox.cli.chat_changes import VERBS, print_result
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.errors import ExitCode, UsageError
@@ -204,7 +204,7 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
     from gpubox.agent import chat_files
 
     chat_files.rename_chat(context.paths, name, new)
-    _print_result(as_json, new, f"{name} is now {new}.")
+    print_result(as_json, new, f"{name} is now {new}.")
 
 
 @command.command("branch")
@@ -220,7 +220,7 @@ def branch(context: Context, name: str, new: str, turn: str | None, as_json: boo
     log = chat_files.load_chat(chat_files.existing_chat(context.paths, name))
     lacking = chat_files.branch_chat(context.paths, log, new, turn)
     text = f"{new} is a copy of {name}; `gpubox chat --continue {new} -p ...` continues it. {lacking}"
-    _print_result(as_json, new, text.rstrip())
+    print_result(as_json, new, text.rstrip())
 
 
 @command.command("rewind")
@@ -236,7 +236,7 @@ def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None
     from gpubox.agent.chat_files import rewind_chat
 
     head = rewind_chat(context.paths, name, turn)
-    _print_result(
+    print_result(
         as_json, name, f"The next prompt continues {name} {f'after {head}' if head else 'from the beginning'}."
     )
 
@@ -256,11 +256,7 @@ def rm(context: Context, names: tuple[str, ...], yes: bool, as_json: bool) -> No
         return
     for name in names:
         chat_files.remove_chat(context.paths, name)
-    _print_result(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
-
-
-def _print_result(as_json: bool, name: str | None, text: str) -> None:
-    output.emit_result(text, {**output.error_values(None), "chat": name, "message": text}, as_json=as_json)
+    print_result(as_json, names[0] if len(names) == 1 else None, f"Deleted: {', '.join(names)}.")
 
 
 for _verb in VERBS:
