@@ -87,6 +87,18 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         await shows(pilot, "5 files changed: +24 −4   3 left")
 
 
+async def test_a_key_means_what_the_diff_will_show_before_it_is_shown() -> None:
+    chats = FakeChats(changing_turn())
+    async with chatting(chats) as (pilot, screen):
+        screen.new_settings = IN_WORKSPACE
+        await say(pilot, "read units")
+        await over(pilot, screen)
+        await screen.commands.diff()
+        for action in ("mark", "mark", "take"):
+            await pilot.app.run_action(f"screen.diff_{action}")
+        await shows(pilot, "✓ Taken: 3 files.", "2 changed files wait for you")
+
+
 async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
     chats = FakeChats(changing_turn())
     async with chatting(chats) as (pilot, screen):

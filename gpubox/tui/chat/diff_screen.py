@@ -122,6 +122,7 @@ class DiffScreen(PushedScreen):
         super().__init__(Scope.DIFF, note=note)
         self.changes, self._take, self._drop = tuple(changes), take, drop
         self.line, self.rows, self.pane = SingleLine("diff-line"), DiffRows(), TitledPane()
+        self.rows.values, self.rows.marked = diff_rows(changes), self._in_no_doubt()
         self.rows.border_title = "Changes"
         self.rows.path_cells = max((len(show_name(change.path)) for change in self.changes), default=0)
 
@@ -134,17 +135,11 @@ class DiffScreen(PushedScreen):
         yield self.keys
 
     def on_mount(self) -> None:
-        rows = diff_rows(self.changes)
-        self.rows.show_values(rows)
-        self._fit()
-        self.mark(self._in_no_doubt())
+        self.on_resize()
 
     def on_resize(self) -> None:
-        self._fit()
-        self.draw()
-
-    def _fit(self) -> None:
         self.rows.styles.height = len(self.rows.values) if self.size.width < 100 else None
+        self.draw()
 
     def _in_no_doubt(self) -> Marked:
         return {change.path: None for change in self.changes if not doubt(change) and is_shown_whole(change)}
@@ -156,6 +151,8 @@ class DiffScreen(PushedScreen):
     @on(CursorRows.RowHighlighted)
     def draw(self) -> None:
         """Draws the marks, and the diff of the file under the cursor."""
+        if not self.pane.is_attached:  # a key came first
+            return
         marked = self.rows.marked
         parts = [(changed_sentence(self.changes), "bold"), (f"   {count(len(marked), 'file')} marked", "$secondary")]
         certain = self._in_no_doubt()
