@@ -13,7 +13,7 @@ from gpubox.agent import events as e
 from gpubox.agent import files_named
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.tools import ToolOutput
-from gpubox.sandbox.changes import Change, Hunk
+from gpubox.sandbox.changes import Change, Choice, Hunk
 from gpubox.sandbox.layers import View
 from gpubox.sandbox.policy import Confinement
 from gpubox.tui.chat.chat_lines import chat_line
@@ -97,6 +97,27 @@ async def test_a_key_means_what_the_diff_will_show_before_it_is_shown() -> None:
         for action in ("mark", "mark", "take"):
             await pilot.app.run_action(f"screen.diff_{action}")
         await shows(pilot, "✓ Taken: 3 files.", "2 changed files wait for you")
+
+
+async def test_a_decision_is_carried_out_once_and_to_its_end() -> None:
+    gate, begun, done = asyncio.Event(), list[Choice](), list[Choice]()
+
+    async def take(choice: Choice, _allowed: object) -> None:
+        begun.append(choice)
+        await gate.wait()
+        done.append(choice)
+
+    async def drop(_choice: Choice, _why: str) -> None:
+        raise AssertionError
+
+    async with chatting(FakeChats()) as (pilot, screen):
+        await app_of(pilot).push_screen(DiffScreen(CHANGES, take, drop))
+        await shows(pilot, "3 files marked")
+        await pilot.press("t", "t", "d", "escape")
+        assert len(begun) == 1 and pilot.app.screen is not screen
+        gate.set()
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert done == begun
 
 
 async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -192,17 +192,22 @@ class DiffScreen(PushedScreen):
         every = self._in_no_doubt()
         self.mark({} if every.items() <= self.rows.marked.items() else {**self.rows.marked, **every})
 
-    def action_diff_back(self) -> None:
-        self.dismiss(None)
+    @property
+    def _is_deciding(self) -> bool:
+        return any(worker.group == "decide" and not worker.is_finished for worker in self.workers)
 
-    def _nothing_marked(self) -> bool:
+    def action_diff_back(self) -> None:
+        if not self._is_deciding:  # it would be cancelled: files written, and nothing said or recorded
+            self.dismiss(None)
+
+    def _decide(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self.rows.marked:
             self.say("Nothing is marked: space marks a file or a hunk.")
-        return not self.rows.marked
+        elif not self._is_deciding:
+            self.work(work, "decide")
 
     def action_diff_take(self) -> None:
-        if not self._nothing_marked():
-            self.work(self._take_marked, "decide", exclusive=True)
+        self._decide(self._take_marked)
 
     async def _take_marked(self) -> None:
         choice, allowed = dict(self.rows.marked), set[str]()
@@ -220,8 +225,7 @@ class DiffScreen(PushedScreen):
             self.dismiss(None)
 
     def action_diff_drop(self) -> None:
-        if not self._nothing_marked():
-            self.work(self._drop_marked, "decide", exclusive=True)
+        self._decide(self._drop_marked)
 
     async def _drop_marked(self) -> None:
         choice = dict(self.rows.marked)
