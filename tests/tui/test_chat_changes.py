@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 
 from gpubox.agent import events as e
 from gpubox.agent import files_named
@@ -17,6 +20,7 @@ from gpubox.sandbox.changes import Change, Choice, Hunk
 from gpubox.sandbox.layers import View
 from gpubox.sandbox.policy import Confinement
 from gpubox.tui.chat.chat_lines import chat_line
+from gpubox.tui.chat.chat_screen import ChatScreen
 from gpubox.tui.chat.commit import CommitScreen
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
 from gpubox.tui.chat.suggestions import best_names
@@ -43,12 +47,18 @@ def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpubox.tui.dialogs.TYPING_PAUSE_SECONDS", 0)
 
 
-async def test_a_turn_ends_with_its_diff_and_enter_opens_it() -> None:
-    chats = FakeChats(changing_turn())
+@asynccontextmanager
+async def changed(chats: FakeChats) -> AsyncIterator[tuple[Pilot[bool], ChatScreen]]:
+    """The chat in a workspace after a turn, which has changed files."""
     async with chatting(chats) as (pilot, screen):
         screen.new_settings = IN_WORKSPACE
         await say(pilot, "read units")
         await over(pilot, screen)
+        yield pilot, screen
+
+
+async def test_a_turn_ends_with_its_diff_and_enter_opens_it() -> None:
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await shows(
             pilot, "5 files changed: +2", "M src/durations.py", "runs by itself: an editor's tasks", "pytest -q"
         )
@@ -65,11 +75,7 @@ async def test_a_turn_ends_with_its_diff_and_enter_opens_it() -> None:
 
 
 async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await pilot.press("ctrl+d")
         await shows(pilot, "3 files marked")
         diff = app_of(pilot).screen
@@ -88,11 +94,7 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
 
 
 async def test_a_key_means_what_the_diff_will_show_before_it_is_shown() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(FakeChats(changing_turn())) as (pilot, screen):
         await screen.commands.diff()
         for action in ("mark", "mark", "take"):
             await pilot.app.run_action(f"screen.diff_{action}")
@@ -121,11 +123,7 @@ async def test_a_decision_is_carried_out_once_and_to_its_end() -> None:
 
 
 async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await pilot.press("escape", "d")
         await shows(pilot, "3 files marked")
         await pilot.press("space", "t")
@@ -137,11 +135,7 @@ async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
 
 
 async def test_dropped_changes_have_a_reason_for_the_model() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await pilot.press("ctrl+d")
         await shows(pilot, "3 files marked")
         await pilot.press("a", "d")
@@ -418,10 +412,7 @@ async def test_a_file_whose_lines_are_not_all_shown_is_not_marked() -> None:
     long = Change("long.txt", "new", None, 0o644, None, 9, (Hunk(0, "@@ -0,0 +1,2500 @@", lines),), 2500)
     large = Change("large.txt", "new", None, 0o644, None, 5 << 20)
     chats.changes = [dataclasses.replace(CHANGES[4], path="a.py"), large, long]
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats) as (pilot, _):
         await pilot.press("ctrl+d")
         await shows(pilot, "1 file marked", "! 2 to look at", "■ A a.py", "□ A large.txt", "□ A long.txt")
         await pilot.press("down", "down", "space")
@@ -444,10 +435,7 @@ async def test_who_deletes_a_chat_with_open_changes_is_told() -> None:
     chats = FakeChats(changing_turn())
     chats.keep("other", ["A question"])
     chats.lost["other"] = "2 changes wait for your decision: they are lost with it."
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats) as (pilot, screen):
         await pilot.press("escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "5 changes of it wait for your decision: they are lost.")
