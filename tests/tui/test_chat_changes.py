@@ -22,6 +22,7 @@ from gpubox.sandbox.policy import Confinement
 from gpubox.tui.chat.chat_lines import chat_line
 from gpubox.tui.chat.chat_screen import ChatScreen
 from gpubox.tui.chat.commit import CommitScreen
+from gpubox.tui.chat.diff_lines import is_shown_whole
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
 from gpubox.tui.chat.suggestions import best_names
 from gpubox.tui.dialogs import PromptScreen, QuestionScreen
@@ -411,6 +412,7 @@ async def test_a_file_whose_lines_are_not_all_shown_is_not_marked() -> None:
     lines = tuple(f"+line {number}" for number in range(2500))
     long = Change("long.txt", "new", None, 0o644, None, 9, (Hunk(0, "@@ -0,0 +1,2500 @@", lines),), 2500)
     large = Change("large.txt", "new", None, 0o644, None, 5 << 20)
+    assert not is_shown_whole(dataclasses.replace(large, kind="changed", old_bytes=3 << 20, new_bytes=3 << 20))
     chats.changes = [dataclasses.replace(CHANGES[4], path="a.py"), large, long]
     async with changed(chats) as (pilot, _):
         await pilot.press("ctrl+d")
