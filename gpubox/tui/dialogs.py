@@ -58,6 +58,9 @@ TYPING_PAUSE_SECONDS = 0.6
 PROMPT_SECONDS = 2.0
 """A question so soon after a key that is no text was asked for by that key."""
 
+NEW_LINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter")
+"""In a text of several lines, where Enter sends it."""
+
 DialogAnswer = tuple[str, str, str]
 """Its key, its text, and the value that the dialog returns."""
 
@@ -172,7 +175,7 @@ class QuestionScreen(Dialog[str | None]):
 
 def is_text(event: events.Key) -> bool:
     """Whether a key is pressed while one writes."""
-    return event.is_printable or event.key in ("backspace", "delete", "ctrl+j", "shift+enter", "alt+enter")
+    return event.is_printable or event.key in ("backspace", "delete", *NEW_LINE_KEYS)
 
 
 def _type(text: Input | TextArea, event: events.Key) -> None:

@@ -205,30 +205,28 @@ def coding_turn() -> list[Step]:
     ]
 
 
-def reading_turn() -> list[Step]:
-    """A turn that has read a file of 6.6k tokens, and whose second prompt is being read."""
+def working_round(says: str, call: ToolCall, output: ToolOutput) -> list[Step]:
+    """A round with thinking and one tool call, and the start of the second."""
     return [
         *opening(),
         e.ReasoningDelta("thought " * 412),
-        e.TextDelta("I read the samples first."),
-        e.ToolRequested(READ),
-        e.ToolFinished(READ, SAMPLES),
+        e.TextDelta(says),
+        e.ToolRequested(call),
+        e.ToolFinished(call, output),
         e.RoundFinished(1, ROUND_1, "tool_calls"),
         e.RoundStarted(2, 30, 448, 65_536, 7.3, 1800.0),
-        e.PrefillProgress(4_712, 7_600, 1_014),
     ]
+
+
+def reading_turn() -> list[Step]:
+    """A turn that has read a file of 6.6k tokens, and whose second prompt is being read."""
+    return [*working_round("I read the samples first.", READ, SAMPLES), e.PrefillProgress(4_712, 7_600, 1_014)]
 
 
 def changing_turn() -> list[Step]:
     """A turn that changes files, and whose tests pass."""
     return [
-        *opening(),
-        e.ReasoningDelta("thought " * 412),
-        e.TextDelta("I read each part with its unit."),
-        e.ToolRequested(EDIT),
-        e.ToolFinished(EDIT, EDITED),
-        e.RoundFinished(1, ROUND_1, "tool_calls"),
-        e.RoundStarted(2, 30, 448, 65_536, 7.3, 1800.0),
+        *working_round("I read each part with its unit.", EDIT, EDITED),
         *words("`parse` reads hours, minutes and seconds now, and refuses what is no duration. Four tests say so."),
         e.RoundFinished(2, ROUND_2, "stop"),
         CHANGED,

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 
 from gpubox.agent import events as e
 from gpubox.agent import files_named
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.tools import ToolOutput
-from gpubox.sandbox.changes import Change, Hunk
+from gpubox.sandbox.changes import Change, Choice, Hunk
 from gpubox.sandbox.layers import View
 from gpubox.sandbox.policy import Confinement
 from gpubox.tui.chat.chat_lines import chat_line
+from gpubox.tui.chat.chat_screen import ChatScreen
 from gpubox.tui.chat.commit import CommitScreen
+from gpubox.tui.chat.diff_lines import is_shown_whole
 from gpubox.tui.chat.diff_screen import DiffScreen, diff_rows, toggled
 from gpubox.tui.chat.suggestions import best_names
 from gpubox.tui.dialogs import PromptScreen, QuestionScreen
@@ -43,12 +48,18 @@ def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpubox.tui.dialogs.TYPING_PAUSE_SECONDS", 0)
 
 
-async def test_a_turn_ends_with_its_diff_and_enter_opens_it() -> None:
-    chats = FakeChats(changing_turn())
+@asynccontextmanager
+async def changed(chats: FakeChats) -> AsyncIterator[tuple[Pilot[bool], ChatScreen]]:
+    """The chat in a workspace after a turn, which has changed files."""
     async with chatting(chats) as (pilot, screen):
         screen.new_settings = IN_WORKSPACE
         await say(pilot, "read units")
         await over(pilot, screen)
+        yield pilot, screen
+
+
+async def test_a_turn_ends_with_its_diff_and_enter_opens_it() -> None:
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await shows(
             pilot, "5 files changed: +2", "M src/durations.py", "runs by itself: an editor's tasks", "pytest -q"
         )
@@ -65,11 +76,7 @@ async def test_a_turn_ends_with_its_diff_and_enter_opens_it() -> None:
 
 
 async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await pilot.press("ctrl+d")
         await shows(pilot, "3 files marked")
         diff = app_of(pilot).screen
@@ -87,12 +94,37 @@ async def test_files_and_hunks_are_taken_and_the_rest_waits() -> None:
         await shows(pilot, "5 files changed: +24 −4   3 left")
 
 
+async def test_a_key_means_what_the_diff_will_show_before_it_is_shown() -> None:
+    async with changed(FakeChats(changing_turn())) as (pilot, screen):
+        await screen.commands.diff()
+        for action in ("mark", "mark", "take"):
+            await pilot.app.run_action(f"screen.diff_{action}")
+        await shows(pilot, "✓ Taken: 3 files.", "2 changed files wait for you")
+
+
+async def test_a_decision_is_carried_out_once_and_to_its_end() -> None:
+    gate, begun, done = asyncio.Event(), list[Choice](), list[Choice]()
+
+    async def take(choice: Choice, _allowed: object) -> None:
+        begun.append(choice)
+        await gate.wait()
+        done.append(choice)
+
+    async def drop(_choice: Choice, _why: str) -> None:
+        raise AssertionError
+
+    async with chatting(FakeChats()) as (pilot, screen):
+        await app_of(pilot).push_screen(DiffScreen(CHANGES, take, drop))
+        await shows(pilot, "3 files marked")
+        await pilot.press("t", "t", "d", "escape")
+        assert len(begun) == 1 and pilot.app.screen is not screen
+        gate.set()
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert done == begun
+
+
 async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await pilot.press("escape", "d")
         await shows(pilot, "3 files marked")
         await pilot.press("space", "t")
@@ -104,11 +136,7 @@ async def test_what_runs_by_itself_is_taken_after_a_yes_of_its_own() -> None:
 
 
 async def test_dropped_changes_have_a_reason_for_the_model() -> None:
-    chats = FakeChats(changing_turn())
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats := FakeChats(changing_turn())) as (pilot, screen):
         await pilot.press("ctrl+d")
         await shows(pilot, "3 files marked")
         await pilot.press("a", "d")
@@ -384,11 +412,9 @@ async def test_a_file_whose_lines_are_not_all_shown_is_not_marked() -> None:
     lines = tuple(f"+line {number}" for number in range(2500))
     long = Change("long.txt", "new", None, 0o644, None, 9, (Hunk(0, "@@ -0,0 +1,2500 @@", lines),), 2500)
     large = Change("large.txt", "new", None, 0o644, None, 5 << 20)
+    assert not is_shown_whole(dataclasses.replace(large, kind="changed", old_bytes=3 << 20, new_bytes=3 << 20))
     chats.changes = [dataclasses.replace(CHANGES[4], path="a.py"), large, long]
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats) as (pilot, _):
         await pilot.press("ctrl+d")
         await shows(pilot, "1 file marked", "! 2 to look at", "■ A a.py", "□ A large.txt", "□ A long.txt")
         await pilot.press("down", "down", "space")
@@ -411,10 +437,7 @@ async def test_who_deletes_a_chat_with_open_changes_is_told() -> None:
     chats = FakeChats(changing_turn())
     chats.keep("other", ["A question"])
     chats.lost["other"] = "2 changes wait for your decision: they are lost with it."
-    async with chatting(chats) as (pilot, screen):
-        screen.new_settings = IN_WORKSPACE
-        await say(pilot, "read units")
-        await over(pilot, screen)
+    async with changed(chats) as (pilot, screen):
         await pilot.press("escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "5 changes of it wait for your decision: they are lost.")

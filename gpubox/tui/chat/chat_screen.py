@@ -184,6 +184,7 @@ class ChatScreen(OtherScreen):
         return next(iter(self.no_server if self.transcript.turns else []), ())
 
     @on(events.DescendantFocus)
+    @on(Composer.Changed)
     def _update_keys(self) -> None:
         listing, reading = self.chat_list.rows.has_focus, self.transcript.has_focus
         hidden = {"chat_send"} if reading else {"chat_write"}
@@ -204,10 +205,6 @@ class ChatScreen(OtherScreen):
             labels["chat_retry"] = "start the server"
         self.keys.labels, self.keys.hidden_actions = labels, frozenset(hidden)
         self.keys.typing = not (listing or reading)
-
-    @on(Composer.Changed)
-    def _prompt_changed(self) -> None:
-        self._update_keys()
 
     def show_welcome(self) -> None:
         self.transcript.welcome = self.no_server or welcome_lines(self.sandbox)
@@ -442,7 +439,6 @@ class ChatScreen(OtherScreen):
 
     def action_chat_new(self) -> None:
         """Closes the open chat; the next prompt starts a new one."""
-
         self.change(self.show_no_chat)
 
     async def show_no_chat(self) -> None:

@@ -222,8 +222,7 @@ class ChatCommands:
                         else "Plan only: nothing is written until you leave it with /plan.")  # fmt: skip
 
     async def model(self) -> None:
-        app = self.screen.app
-        await app.run_action("run_by_id('zoom_profiles')")
+        await self.screen.app.run_action("run_by_id('zoom_profiles')")
 
     # -- the workspace --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
 from gpubox.sanitize import show_name
-from gpubox.tui.dialogs import Dialog
+from gpubox.tui.dialogs import NEW_LINE_KEYS, Dialog
 from gpubox.tui.styled_lines import sanitize_to_width
 from gpubox.views.changes import count
 
@@ -28,7 +28,7 @@ class CommitScreen(Dialog[str | None]):
     """
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "commit", "Commit", priority=True),
-        Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", priority=True),
+        Binding(",".join(NEW_LINE_KEYS), "new_line", "New line", priority=True),
     ]
 
     def __init__(self, message: str, paths: Sequence[str], hooks: Sequence[str] = ()) -> None:

@@ -14,11 +14,11 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from gpubox.agent.files_named import pasted_image
+from gpubox.tui.dialogs import NEW_LINE_KEYS
 
 if TYPE_CHECKING:
     from gpubox.tui.chat.suggestions import Suggestions
 
-NEW_LINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter")
 SCREEN_KEYS = {
     "up": "screen.chat_last", "tab": "screen.tab", "pageup": "screen.page(-1)", "pagedown": "screen.page(1)",
 }  # fmt: skip

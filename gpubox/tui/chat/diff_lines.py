@@ -32,7 +32,7 @@ _TINTS = {"+": ("$success", "on $diff-added"), "-": ("$error", "on $diff-removed
 COUNT_CELLS = 12
 """Kept for the counts behind a path."""
 UNREAD_BYTES = 4 << 20
-"""A larger file without hunks may well be a text."""
+"""Before and after: more without hunks may well be a text, which is compared up to this."""
 DIFF_LINES = 2000
 """Lines of a diff that are laid out; the rest is counted."""
 
@@ -73,7 +73,7 @@ def diff_rows(lines: Sequence[str], path: str, width: int, *, dim: bool = False)
 def is_shown_whole(change: Change) -> bool:
     """Whether ``change_rows`` has all lines of a text."""
     if not change.hunks:
-        return max(change.old_bytes or 0, change.new_bytes or 0) <= UNREAD_BYTES
+        return (change.old_bytes or 0) + (change.new_bytes or 0) <= UNREAD_BYTES
     return all(len(hunk.lines) < DIFF_LINES and max(map(len, hunk.lines)) <= LINE_CHARS for hunk in change.hunks)
 
 

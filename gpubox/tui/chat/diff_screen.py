@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -23,9 +23,6 @@ from gpubox.views.changes import changed_sentence, count, doubt, line_counts
 
 if TYPE_CHECKING:
     from gpubox.sandbox.changes import Change, Choice, Hunk
-
-Marked = dict[str, frozenset[int] | None]
-"""What is marked: path -> numbers of hunks; ``None``: the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +47,14 @@ def diff_rows(changes: Sequence[Change]) -> tuple[DiffRow, ...]:
     return tuple(rows)
 
 
-def toggled(marked: Mapping[str, frozenset[int] | None], row: DiffRow) -> Marked:
+def toggled(marked: Choice, row: DiffRow) -> Choice:
     """``marked`` with this file or hunk marked, or no longer."""
     path, every = row.change.path, frozenset(hunk.index for hunk in row.change.hunks)
     others = {name: hunks for name, hunks in marked.items() if name != path}
     if row.hunk is None:
         return others if path in marked else {**others, path: None}
-    hunks = (every if marked[path] is None else marked[path] or frozenset()) if path in marked else frozenset()
-    hunks ^= {row.hunk.index}
+    hunks = marked.get(path, frozenset())
+    hunks = (every if hunks is None else hunks) ^ {row.hunk.index}
     return others if not hunks else {**others, path: None if hunks == every else hunks}
 
 
@@ -73,21 +70,19 @@ class DiffRows(CursorRows[DiffRow]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.marked: Marked = {}
+        self.marked: Choice = {}
         self.path_cells = 0
 
     def make_row(self, value: DiffRow, width: int) -> StyledLine:
         path, hunk = value.change.path, value.hunk
         hunks = self.marked.get(path, frozenset())
-        whole = path in self.marked and hunks is None
         if hunk is None:
-            box = ("■ ", "$success") if whole else ("◧ ", "$success") if hunks else ("□ ", "$quiet")
+            box = ("■ ", "$success") if hunks is None else ("◧ ", "$success") if hunks else ("□ ", "$quiet")
             return file_line(value.change, width, (box,), cells=self.path_cells)
-        on_ = whole or hunk.index in (hunks or ())
+        box = ("■ ", "$success") if hunks is None or hunk.index in hunks else ("□ ", "$quiet")
         title, _, context = hunk.header.partition(" @@")
         start = title.rpartition("+")[2].partition(",")[0]
         added, removed = (sum(line.startswith(sign) for line in hunk.lines) for sign in "+-")
-        box = ("■ ", "$success") if on_ else ("□ ", "$quiet")
         line = styled_line(("    ", ""), box, f"line {start}", (f"  {line_counts(added, removed)}", "$quiet"))
         return truncate_line((*line, (f"  {sanitize_to_width(context.strip(), 40)}", "$quiet")), width)
 
@@ -122,6 +117,8 @@ class DiffScreen(PushedScreen):
         super().__init__(Scope.DIFF, note=note)
         self.changes, self._take, self._drop = tuple(changes), take, drop
         self.line, self.rows, self.pane = SingleLine("diff-line"), DiffRows(), TitledPane()
+        self._certain: Choice = {each.path: None for each in changes if not doubt(each) and is_shown_whole(each)}
+        self.rows.values, self.rows.marked = diff_rows(changes), self._certain
         self.rows.border_title = "Changes"
         self.rows.path_cells = max((len(show_name(change.path)) for change in self.changes), default=0)
 
@@ -134,48 +131,34 @@ class DiffScreen(PushedScreen):
         yield self.keys
 
     def on_mount(self) -> None:
-        rows = diff_rows(self.changes)
-        self.rows.show_values(rows)
-        self._fit()
-        self.mark(self._in_no_doubt())
+        self.on_resize()
 
     def on_resize(self) -> None:
-        self._fit()
+        self.rows.styles.height = len(self.rows.values) if self.size.width < 100 else None
         self.draw()
 
-    def _fit(self) -> None:
-        self.rows.styles.height = len(self.rows.values) if self.size.width < 100 else None
-
-    def _in_no_doubt(self) -> Marked:
-        return {change.path: None for change in self.changes if not doubt(change) and is_shown_whole(change)}
-
-    def mark(self, marked: Marked) -> None:
+    def mark(self, marked: Choice) -> None:
         self.rows.marked = marked
         self.draw()
 
     @on(CursorRows.RowHighlighted)
     def draw(self) -> None:
         """Draws the marks, and the diff of the file under the cursor."""
+        if not self.pane.is_attached:  # a key came first
+            return
         marked = self.rows.marked
         parts = [(changed_sentence(self.changes), "bold"), (f"   {count(len(marked), 'file')} marked", "$secondary")]
-        certain = self._in_no_doubt()
-        if left := sum(1 for change in self.changes if change.path not in certain and change.path not in marked):
+        if left := len({change.path for change in self.changes} - self._certain.keys() - marked.keys()):
             parts.append((f"   ! {left} to look at", "$warning"))
         self.line.show([styled_line(*parts)])
         self.rows.redraw()
         if row := self.rows.value:
-            chosen = marked.get(row.change.path, frozenset())
-            change, key = row.change, row.key
+            change, chosen = row.change, marked.get(row.change.path, frozenset())
             self.pane.put(show_name(change.path), lambda width: change_rows(change, width, chosen))
-            if row.hunk and (y := self._row_of(key[1])) is not None:
-                self.pane.scroll_to(y=y, animate=False, immediate=True)
-
-    def _row_of(self, index: int) -> int | None:
-        """The row at which a hunk of the shown file starts."""
-        starts = [y for y, row in enumerate(self.pane.drawn) if any(text.lstrip().startswith("╌╌") for text, _ in row)]
-        row = self.rows.value
-        at = [hunk.index for hunk in row.change.hunks].index(index) if row else 0
-        return starts[at] if at < len(starts) else None
+            drawn = enumerate(self.pane.drawn)
+            starts = [y for y, line in drawn if row.hunk and line and line[0][0].lstrip().startswith("╌╌")]
+            if row.hunk and row.hunk.index < len(starts):
+                self.pane.scroll_to(y=starts[row.hunk.index], animate=False, immediate=True)
 
     @on(CursorRows.RowOpened)
     def _opened(self) -> None:
@@ -192,20 +175,25 @@ class DiffScreen(PushedScreen):
             self.mark(toggled(self.rows.marked, row))
 
     def action_diff_mark_all(self) -> None:
-        every = self._in_no_doubt()
-        self.mark({} if every.items() <= self.rows.marked.items() else {**self.rows.marked, **every})
+        every, marked = self._certain, self.rows.marked
+        self.mark({} if every.items() <= marked.items() else {**marked, **every})
+
+    @property
+    def _is_deciding(self) -> bool:
+        return any(worker.group == "decide" and not worker.is_finished for worker in self.workers)
 
     def action_diff_back(self) -> None:
-        self.dismiss(None)
+        if not self._is_deciding:  # it would be cancelled: files written, and nothing said or recorded
+            self.dismiss(None)
 
-    def _nothing_marked(self) -> bool:
+    def _decide(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self.rows.marked:
             self.say("Nothing is marked: space marks a file or a hunk.")
-        return not self.rows.marked
+        elif not self._is_deciding:
+            self.work(work, "decide")
 
     def action_diff_take(self) -> None:
-        if not self._nothing_marked():
-            self.work(self._take_marked, "decide", exclusive=True)
+        self._decide(self._take_marked)
 
     async def _take_marked(self) -> None:
         choice, allowed = dict(self.rows.marked), set[str]()
@@ -223,8 +211,7 @@ class DiffScreen(PushedScreen):
             self.dismiss(None)
 
     def action_diff_drop(self) -> None:
-        if not self._nothing_marked():
-            self.work(self._drop_marked, "decide", exclusive=True)
+        self._decide(self._drop_marked)
 
     async def _drop_marked(self) -> None:
         choice = dict(self.rows.marked)

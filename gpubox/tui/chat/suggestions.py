@@ -32,11 +32,6 @@ class Suggestion:
     about: str = ""
 
 
-def typed_command(text: str) -> str:
-    """The command that is being typed, without its slash: only at the start of the prompt. ``-``: none."""
-    return text[1:] if text.startswith("/") and not any(char.isspace() or char == "/" for char in text[1:]) else "-"
-
-
 def commands(typed: str) -> list[Action]:
     """The commands that begin with ``typed``, then those whose title or other names have it."""
     actions = slash_actions().values()
@@ -88,12 +83,11 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
 
     def offer(self, text: str, before: str) -> None:
         """Shows what fits the prompt ``text``, of which ``before`` stands before the cursor."""
-        typed = typed_command(text)
         if text == self._closed_at:
             return
         self._closed_at = ""
-        if typed != "-" and before == text:
-            self._show("command", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed)])
+        if before == text and (typed := re.fullmatch(r"/([^\s/]*)", text)):
+            self._show("command", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed[1])])
         elif (query := being_named(before)) is not None:
             self.run_worker(self._offer_names(query), exclusive=True)
         else:
