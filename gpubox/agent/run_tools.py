@@ -100,7 +100,7 @@ class RunTool:
 
     async def run(self, call: ToolCall) -> ToolOutput:
         """Raises GpuboxError if this machine cannot confine the program."""
-        shell = "command" in call.arguments and not call.arguments.get("code")
+        shell = call.language == "bash"
         if shell and self._servers and (output := await self._servers.run(call.code)):
             return output
         outcome = await self._programs.run(

@@ -34,6 +34,11 @@ class ToolCall(msgspec.Struct, frozen=True):
     code: str = ""
     """The program if the call runs one, else empty. Front ends show it."""
 
+    @property
+    def language(self) -> str:
+        """Of its program: ``bash`` if it is a command line, else ``python``."""
+        return "bash" if "command" in self.arguments and not self.arguments.get("code") else "python"
+
 
 class ToolOutput(msgspec.Struct, frozen=True):
     """The result of one call. ``text`` is what the model reads: bounded, never markup."""

@@ -123,9 +123,10 @@ async def test_a_conflict_is_said_and_never_overwritten(project: Path, paths: Pa
         await say(pilot, "change it")
         await over(pilot, screen)
         (project / "a.py").write_text("mine = True\n")
-        await pilot.press("ctrl+d")
-        await shows(pilot, "✗ a.py")
+        await pilot.press("ctrl+d", "ctrl+d")  # opens it once
+        await shows(pilot, "✗ a.py", "2 files marked")
         assert "■ M a.py" not in text(pilot)
+        await until(pilot, lambda: not any(worker.group == "chat" for worker in pilot.app.workers if worker.is_running))
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
         await pilot.press("ctrl+d")

@@ -224,6 +224,7 @@ class ChatScreen(OtherScreen):
     @on(Composer.Submitted)
     def _submitted(self, message: Composer.Submitted) -> None:
         """Sends a prompt, runs a command; an empty prompt opens the diff that waits."""
+        self.app.clear_notifications()  # they are about what was before
         text = message.text
         name = text[1:] if text.startswith("/") and text[1:].isalpha() else ""
         if action := slash_actions().get(name):

@@ -94,7 +94,8 @@ class ChatCommands:
         if not self.changes:
             self.screen.say("Nothing waits for you: no turn changed a file of the workspace since the last decision.")
             return
-        self.screen.app.push_screen(DiffScreen(self.changes, self._take, self._drop, note=self.screen.header.note))
+        if self.screen.is_active:  # the key may have come twice, or the owner has gone elsewhere
+            self.screen.app.push_screen(DiffScreen(self.changes, self._take, self._drop, note=self.screen.header.note))
 
     async def _take(self, choice: Choice, allowed: Collection[str]) -> None:
         async with self._alone() as chat:

@@ -38,7 +38,7 @@ def code_snippets(turn: TurnView) -> list[CodeSnippet]:
         elif isinstance(part, ToolCallPart) and part.call.code:
             code = part.call.code
             snippets = [snippet for snippet in snippets if snippet.text.strip() != code.strip()]
-            snippets.append(CodeSnippet(code, "python"))
+            snippets.append(CodeSnippet(code, part.call.language))
     return [snippet for snippet in snippets if snippet.text.strip()]
 
 

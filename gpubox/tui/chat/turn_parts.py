@@ -264,7 +264,7 @@ class ToolCallPart(TurnPart):
     def _input_lines(self, width: int) -> list[StyledLine]:
         if self.call.code:
             code = "\n".join(cut_long_line(text.expandtabs(4)) for text in self.call.code.strip("\n").split("\n"))
-            return [row for source in highlight_code(code, "python") for row in wrap_hard(source, width)]
+            return [row for source in highlight_code(code, self.call.language) for row in wrap_hard(source, width)]
         rows: list[StyledLine] = []
         diff = self.output.diff if self.output else ""
         for name, value in self.call.arguments.items():
