@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -37,6 +38,17 @@ class AnswerLine(Input):
         self._take(self.value.strip())
 
 
+class QuestionText(ScrollableLines, can_focus=False):
+    """The text and the options. ``fitted`` is called whenever it is known anew whether all of it fits."""
+
+    def __init__(self, fitted: Callable[[], None]) -> None:
+        super().__init__()
+        self._fitted = fitted
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_later(self._fitted)  # after the lines were made for this width
+
+
 class QuestionPane(Vertical, can_focus=True):
     """One question at a time; others wait. It never takes the focus: who writes a prompt goes on, and no letter of it
     answers."""
@@ -64,8 +76,7 @@ class QuestionPane(Vertical, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = ScrollableLines()
-        self.body.can_focus = False
+        self.body = QuestionText(self._show_keys)
         self.line = AnswerLine(self.take_line)
         self.pending: list[tuple[OwnerQuestion, asyncio.Future[Answer], str]] = []
         """Each with its future answer and its title."""
@@ -173,11 +184,10 @@ class QuestionPane(Vertical, can_focus=True):
         if question := self.question:
             waiting = f"   {len(self.pending) - 1} more" if len(self.pending) > 1 else ""
             self.border_title = Content(f"{self.pending[0][2]}{waiting}")
-            self._show_keys()
             self.body.make_again(lambda width: question_lines(question, width))
             self.refresh(layout=True)
+            self._show_keys()
             self.call_after_refresh(self.body.make_again)  # a pane that was hidden is not always told its size
-            self.call_after_refresh(self._show_keys)  # now it is known whether all of it fits
 
 
 def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
