@@ -200,6 +200,7 @@ def test_a_profile_whose_model_is_not_here_is_judged_by_the_header_on_the_hub(
     hub: Hub, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: Paths
 ) -> None:
     with_card(monkeypatch, 24)
+    monkeypatch.setattr(planner, "can_dry_run", lambda _: False)  # the fake engine would serve instead, for 30 s
     paths.profiles.mkdir(parents=True, exist_ok=True)
     (paths.profiles / "far.toml").write_text('model = "hf:lab/Large-GGUF:Q4_K_M"\n')
     code, out, _ = gpubox(capfd, "fit", "far")

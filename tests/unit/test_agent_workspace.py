@@ -13,7 +13,7 @@ import pytest
 
 from gpubox.agent import edits, file_tools
 from gpubox.agent.tools import truncate_output
-from gpubox.agent.workspace import MAX_DEPTH, MAX_FILE_BYTES, Workspace
+from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.sandbox.steps import MAX_OPEN_LAYERS, Steps
 from tests.unit.hand_layers import layer_of, layered
@@ -182,7 +182,7 @@ def test_a_long_listing_is_truncated(work: Workspace) -> None:
 
 
 def test_deep_folders_in_forty_layers_need_few_descriptors(work: Workspace, tmp_path: Path) -> None:
-    deep = ("deep",) * (MAX_DEPTH - 1)
+    deep = ("deep",) * 12
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.closing(Steps(work.root, tmp_path / "steps")) as work.steps:
         for number in range(MAX_OPEN_LAYERS):
