@@ -431,6 +431,9 @@ async def test_a_message_leaves_the_keys_on_the_screen() -> None:
         await shows(pilot, "· What waits. What waits.", "F1 help")
         rows = text(pilot).rstrip().split("\n")
         assert "What waits." in rows[-2] and "F1 help" in rows[-1]
+        await say(pilot, "second")  # they are about what was before
+        await shows(pilot, "❯ second")
+        assert not app_of(pilot).notices
 
 
 async def test_who_deletes_a_chat_with_open_changes_is_told() -> None:
