@@ -26,11 +26,12 @@ from gpubox.clock import utc_now
 from gpubox.concurrency import Stoppable, Stopped, run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.sandbox.changes import Choice, printable, unified
+from gpubox.sandbox.changes import Choice, unified
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import layer_owner
 from gpubox.sandbox.step_book import StepBook, read_record
 from gpubox.sandbox.steps import StepResult, Steps, TakeResult
+from gpubox.sanitize import show_name
 from gpubox.storage import private_folder
 
 CHARACTERS_PER_TOKEN = 4
@@ -93,7 +94,7 @@ class Work:
             result = await self.take(None, (), record) if apply == "turn" else None
             for change in result.left if result else ():
                 why = change.conflict or f"it is {change.runs_by_itself}."
-                yield Notice("left", f"{printable(change.path)} waits for you: {why}")
+                yield Notice("left", f"{show_name(change.path)} waits for you: {why}")
         except GpuboxError as error:
             yield Notice("left", f"The changes were not taken: {error.message}")
         if self.tests.command:

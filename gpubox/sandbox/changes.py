@@ -77,7 +77,7 @@ Choice = Mapping[str, frozenset[int] | None]
 
 def unified(change: Change) -> str:
     """The diff of one file as text, with a line break at its end; of what has no lines a sentence."""
-    path, about = printable(change.path), describe(change)
+    path, about = show_name(change.path), describe(change)
     if not change.hunks:
         return f"{path}: {about}\n"
     old, new = (path if known is not None else "/dev/null" for known in (change.old_bytes, change.new_bytes))
@@ -91,17 +91,12 @@ def describe(change: Change) -> str:
     what = {"new": "new file", "removed": "removed", "folder": "new folder", "mode": _mode_words(change)}
     text = what.get(change.kind, change.kind)
     if change.kind == "link":
-        text = f"{'link' if change.old_target is not None else 'new link'} to {printable(change.new_target or '')}"
+        text = f"{'link' if change.old_target is not None else 'new link'} to {show_name(change.new_target or '')}"
     sizes = [units.small_size(size) for size in (change.old_bytes, change.new_bytes) if size is not None]
     counted = change.added or change.removed
     size = f"+{change.added} -{change.removed}" if counted else " -> ".join(sizes) if change.kind != "mode" else ""
     extra = _mode_words(change) if change.kind == "changed" else ""
     return ", ".join(part for part in (text, size, extra) if part)
-
-
-def printable(path: str) -> str:
-    """The path for people: nothing in it is hidden."""
-    return show_name(path)
 
 
 def is_replacement(change: Change) -> bool:
@@ -128,9 +123,9 @@ def chosen_paths(changes: Mapping[str, Change], choice: Choice | None) -> dict[s
             chosen |= chosen_paths(changes, dict.fromkeys(below))
             continue
         if change is None:
-            raise UsageError(f"{printable(path)} has no change that waits.", "Look at the changes again.")
+            raise UsageError(f"{show_name(path)} has no change that waits.", "Look at the changes again.")
         if hunks is not None and not hunks <= set(range(len(change.hunks))):
-            raise UsageError(f"{printable(path)} has {len(change.hunks)} hunks, counted from 0.")
+            raise UsageError(f"{show_name(path)} has {len(change.hunks)} hunks, counted from 0.")
         if hunks is None or len(hunks) == len(change.hunks):
             chosen |= dict.fromkeys(unit_of(changes, path))
         elif hunks:

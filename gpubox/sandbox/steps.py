@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, printable, unit_of
+from gpubox.sandbox.changes import Change, Choice, Comparison, chosen_paths, unit_of
 from gpubox.sandbox.layers import TopLayer, View, is_whiteout, make_layer, remove_tree
 from gpubox.sandbox.owners_git import as_git_sees
 from gpubox.sandbox.runs_by_itself import is_cache
@@ -26,6 +26,7 @@ from gpubox.sandbox.states import BaseRecorder, Bases, Caches, names_of
 from gpubox.sandbox.step_book import StepBook, StepRecord, errors, read_record, write_record
 from gpubox.sandbox.take_plan import TakePlan, composed, lay_rest
 from gpubox.sandbox.taking import FileExchange, Put, changed_since
+from gpubox.sanitize import show_name
 from gpubox.storage import lock_file, private_folder
 
 T = TypeVar("T")
@@ -228,7 +229,7 @@ class Steps:
             exchange = FileExchange(self.workspace, self._path(step), plan.stage())
             if others := exchange.save(forward=True):
                 raise GpuboxError(
-                    f"You changed {printable(others[0].path)} just now: nothing was taken.", "Look again."
+                    f"You changed {show_name(others[0].path)} just now: nothing was taken.", "Look again."
                 )
             rest = {path: change for path, change in changes.items() if chosen.get(path, ()) is not None}
             partly = {path: plan.states[path] for path, hunks in chosen.items() if hunks is not None}
@@ -241,7 +242,7 @@ class Steps:
         self._remove_strays()
         notes = [
             *plan.notes,
-            *(f"{printable(path)} changed at the last moment: it stays as it is." for path in refused),
+            *(f"{show_name(path)} changed at the last moment: it stays as it is." for path in refused),
         ]
         return TakeResult(tuple(path for path in chosen if path not in refused), left, tuple(notes))
 
@@ -296,7 +297,7 @@ class Steps:
                 self.workspace, [put for step in steps for put in puts[step.number]], forward=forward
             )
             if refused := changed - set(keep):
-                names = ", ".join(map(printable, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
+                names = ", ".join(map(show_name, sorted(refused)[:5])) + (" ..." if len(refused) > 5 else "")
                 raise ChangedSince(f"You changed {names} since: nothing was {'redone' if forward else 'undone'}.",
                                    "Keep your version of them, or put them back first.")  # fmt: skip
             for step in steps:
@@ -464,7 +465,7 @@ class Steps:
             return book
         self._book = book
         if book.in_effect != book.target or self.layers():
-            raise GpuboxError(f"Changes of this chat wait for your decision in {printable(book.workspace)}.",
+            raise GpuboxError(f"Changes of this chat wait for your decision in {show_name(book.workspace)}.",
                               "Use that workspace, and take or drop them.")  # fmt: skip
         return StepBook(str(self.workspace), last_number=book.last_number)
 

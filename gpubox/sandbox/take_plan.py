@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from gpubox.line_diff import line_diff
-from gpubox.sandbox.changes import Change, is_replacement, printable
+from gpubox.sandbox.changes import Change, is_replacement
 from gpubox.sandbox.layers import Names, TopLayer, View
 from gpubox.sandbox.states import (
     Bases,
@@ -27,6 +27,7 @@ from gpubox.sandbox.states import (
     taken_mode,
 )
 from gpubox.sandbox.taking import Put, make_link, sync_file, together, write_file
+from gpubox.sanitize import show_name
 from gpubox.storage import sync_folder
 
 
@@ -63,7 +64,7 @@ class TakePlan:
         if status is not None:
             mode = self._folder_mode(names, status) if stat.S_ISDIR(status.st_mode) else taken_mode(status)
             if status.st_mode & 0o6000 and not stat.S_ISDIR(status.st_mode):
-                self.notes.append(f"{printable(path)}: its setuid or setgid bit is not taken.")
+                self.notes.append(f"{show_name(path)}: its setuid or setgid bit is not taken.")
             if path in self._contents and before:
                 mode = before.mode
             with self.view.folder(names[:-1]) as folder:
