@@ -79,12 +79,14 @@ async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
     services = services_with_gateway()
     async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "gateway 127.0.0.1:8080")
+        controller = app_of(pilot).gateway_controller
         for screen in "15":
             await pilot.press(screen)
             await act(pilot, "hold")
             await shows(pilot, "▐▐ PAUSED", "resumes it")
+            await until(pilot, lambda: not controller._busy)  # until then a key would be the same one twice
             await act(pilot, "hold")
-            await until(pilot, lambda: "PAUSED" not in text(pilot))
+            await until(pilot, lambda: "PAUSED" not in text(pilot) and not controller._busy)
         assert services.gateways.asked == ["pause", "resume"] * 2
         services.gateways.error = GpuboxError("The gateway has another mind.")
         await act(pilot, "hold")

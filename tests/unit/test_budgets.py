@@ -19,7 +19,7 @@ NOT_YET: dict[str, int] = {
     "leaves": 2_169, "profiles": 1_159, "models": 2_375, "engines": 2_545, "interchange": 3_782, "server": 6_553,
     "planner": 3_158, "telemetry": 4_995, "sandbox": 5_006, "agent": 7_163, "gateway": 6_375, "bench": 15_661,
     "advisor": 1_403, "views": 2_237, "cli": 5_638, "tui": 18_796, "lines": 90_401, "code": 65_313, "files": 480,
-    "tests": 71_691,
+    "tests": 71_693,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 
