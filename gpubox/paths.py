@@ -120,6 +120,10 @@ class Paths:
     def config_file(self) -> Path:
         return self.config_override or self.config / "config.toml"
 
+    def agent_settings(self, agent: str) -> Path:
+        """The folder with the settings of an agent that `gpubox launch` starts."""
+        return self.state / "launch" / agent
+
     def instance_state(self, instance: str) -> Path:
         return self.state / "servers" / f"{instance}.json"
 
