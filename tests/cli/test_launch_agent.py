@@ -129,7 +129,7 @@ def test_its_settings_are_the_owners_alone_and_its_signals_as_usual(
 
     assert not int(printed["ignored"], 16) >> (signal.SIGPIPE - 1) & 1  # as a shell starts it
 
-    file = paths.state / "launch/claude/settings.json"
+    file = paths.agent_settings("claude", "paced") / "settings.json"
     assert code == 0, said
     assert json.loads(file.read_text())["env"]["ANTHROPIC_MODEL"] == "paced"
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -144,6 +144,7 @@ def test_what_stands_in_the_way_is_one_sentence(
         (("cline",), 2, "gpubox starts no agent 'cline'."),
         (("--model", "a"), 2, "An agent is missing."),
         (("codex", "--json"), 2, "--json is only for the list"),
+        (("claude", "-p", "hi"), 2, "gpubox launch AGENT -- -p"),
     ):
         result, out, err = gpubox(capfd, "launch", *words)
         assert (result, sentence in err) == (code, True), (out, err)
@@ -156,6 +157,12 @@ def test_a_broken_program_and_an_unknown_model_are_said(programs: Path, gateway:
     assert "no model 'nope'" in start("codex", "--model", "nope", cwd=tmp_path)[2]
     code, _, said, _ = start("codex", "--model", "paced", cwd=tmp_path)
     assert (code, "codex cannot be started: No such file" in said) == (1, True)
+
+
+def test_no_name_of_a_model_leaves_the_folder_of_settings(paths: Paths) -> None:
+    folders = [paths.agent_settings("claude", name) for name in ("a", "..", ".", "../../x", "a/b", "/etc", "coder:b")]
+    assert len({*folders}) == len(folders) and {folder.parent for folder in folders} == {paths.state / "launch/claude"}
+    assert not {".", ".."} & {folder.name for folder in folders}
 
 
 def test_the_agents_are_listed(opencode: Path, capfd: pytest.CaptureFixture[str]) -> None:
