@@ -2,8 +2,8 @@
 
 A turn is TurnStarted, rounds, then TurnFinished or TurnFailed. A round is RoundStarted, PrefillProgress, deltas,
 tools, RoundFinished. In the turn of a hosted agent a round is one of its requests as the gateway saw it: only
-RoundFinished, when it is over. MessageAdded and MessageShortened record the changes of the prompt: a Conversation rebuilt from
-them renders the same prefix.
+RoundFinished, when it is over. MessageAdded and MessageShortened record the changes of the prompt: a Conversation
+rebuilt from them renders the same prefix.
 """
 
 from __future__ import annotations
