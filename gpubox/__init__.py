@@ -10,6 +10,7 @@ sanitize.py     makes untrusted text harmless for a terminal
 units.py        numbers and sizes as text
 clock.py        the time as it is written to disk and to JSON; time without suspends
 notify.py       tells the owner of crashes, rollbacks, finished runs: ntfy or a webhook
+json_rpc.py     JSON-RPC over two streams: how agents and tools are spoken to
 address.py      the address of a server as people write it -> its root URL
 children.py     how gpubox starts its own programs, and the environment that an engine gets
 concurrency.py  work in threads beside the event loop; work that a signal cancels

@@ -69,6 +69,10 @@ class ChatSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     workdir: str = ""
     """The workspace; empty: none, and programs run in a scratch folder."""
     apply: Apply = "ask"
+    agent: str = ""
+    """The hosted agent that answers, by its name in the registry; empty: gpubox's own."""
+    agent_choices: dict[str, str] = {}
+    """What the owner chose of it: the id of an AgentChoice -> the id of the option."""
 
     def agent_settings(self, profile_system_prompt: str) -> AgentSettings:
         """The settings of a turn. ``profile_system_prompt`` may be empty: then gpubox's default holds."""

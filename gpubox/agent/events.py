@@ -1,8 +1,9 @@
 """The events of one turn as frozen values. As JSON each is one object; its field ``event`` names it.
 
 A turn is TurnStarted, rounds, then TurnFinished or TurnFailed. A round is RoundStarted, PrefillProgress, deltas,
-tools, RoundFinished. MessageAdded and MessageShortened record the changes of the prompt: a Conversation rebuilt from
-them renders the same prefix.
+tools, RoundFinished. In the turn of a hosted agent a round is one of its requests as the gateway saw it: only
+RoundFinished, when it is over. MessageAdded and MessageShortened record the changes of the prompt: a Conversation
+rebuilt from them renders the same prefix.
 """
 
 from __future__ import annotations
@@ -235,6 +236,53 @@ class FilesChanged(_Event, frozen=True):
     files: tuple[ChangedFile, ...]
 
 
+class PlanStep(msgspec.Struct, frozen=True):
+    """One step of a hosted agent's plan."""
+
+    text: str
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+
+
+class PlanChanged(_Event, frozen=True):
+    """A hosted agent's whole plan, as it is now."""
+
+    steps: tuple[PlanStep, ...]
+
+
+class AgentCommand(msgspec.Struct, frozen=True):
+    """A command of a hosted agent, sent as a prompt: ``/name what it wants``."""
+
+    name: str
+    description: str = ""
+    hint: str = ""
+    """What it wants after its name; empty: nothing."""
+
+
+class AgentChoice(msgspec.Struct, frozen=True):
+    """What the owner may choose of a hosted agent: its mode, its model, how long it thinks."""
+
+    id: str
+    name: str
+    value: str
+    """The id of the option that holds."""
+    options: tuple[tuple[str, str], ...] = ()
+    """(id, name) of each."""
+
+
+class AgentOffers(_Event, frozen=True):
+    """What a hosted agent offers now."""
+
+    commands: tuple[AgentCommand, ...] = ()
+    choices: tuple[AgentChoice, ...] = ()
+
+
+class UsageReported(_Event, frozen=True):
+    """What a hosted agent says of its context, in tokens by its own count."""
+
+    used_tokens: int
+    size_tokens: int | None = None
+
+
 class RoundFinished(_Event, frozen=True):
     """The round is over, its tools included."""
 
@@ -298,6 +346,9 @@ AgentEvent = (
     | MessageShortened
     | Compacted
     | FilesChanged
+    | PlanChanged
+    | AgentOffers
+    | UsageReported
     | RoundFinished
     | Notice
     | TestFinished

@@ -33,6 +33,8 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: dict[str, Any] = {}
     code: str = ""
     """The program if the call runs one, else empty. Front ends show it."""
+    title: str = ""
+    """What a hosted agent says of its call, shown instead of its arguments; ``name`` then is the kind of its tool."""
 
     @property
     def language(self) -> str:
@@ -65,9 +67,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
 class OwnerQuestion(msgspec.Struct, frozen=True):
     """What only the owner can decide."""
 
-    kind: Literal["network", "test", "ask", "go_on"]
+    kind: Literal["network", "test", "ask", "go_on", "permission"]
     """May ``call`` run, which wants the network or is the first by a test command; what the model wants to know; may
-    the turn go on past its budget."""
+    the turn go on past its budget; may a hosted agent do ``call``: the answer is one of ``options``."""
     text: str
     """For the owner: never markup."""
     options: tuple[str, ...] = ()
