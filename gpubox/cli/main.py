@@ -52,6 +52,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Clients": {
         "serve": "answer all clients at one address, and switch by the model they name",
         "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
+        "acp": "be the coding agent of an editor that speaks ACP: Zed, JetBrains, Neovim, toad",
         "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
         "clients": "list the gateway's clients; hold their requests",
         "web": "show the screen in a browser, to whoever has a key",
