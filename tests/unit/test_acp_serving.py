@@ -109,19 +109,19 @@ async def test_nothing_is_written_where_the_owner_drops_it_or_is_gone_or_plans(
     paths: Paths, project: Path, script: Script
 ) -> None:
     before = (project / "a.py").read_text()
-    async with script(EDIT, says("Done."), EDIT, says("Done."), EDIT, says("Done.")) as server:
-        async with editor(paths) as (there, _):
-            session = await there.start(project)
-            there.reply = chooses("drop")
-            await there.turn(session, "Do it.")
-            there.reply = lambda method, params: GpuboxError("no")
-            await there.turn(session, "Do it again.")
-            assert "The owner dropped your change of a.py" in json.dumps(server.bodies[2]["messages"])
-            assert "/take" in there.said(), "it waits"
-            await there.get("session/set_mode", sessionId=session, modeId="plan")
-            await there.turn(session, "/drop")
-            await there.turn(session, "And again.")
-            assert (project / "a.py").read_text() == before
+    plays = [EDIT, says("Done.")] * 3
+    async with script(*plays) as server, editor(paths) as (there, _):
+        session = await there.start(project)
+        there.reply = chooses("drop")
+        await there.turn(session, "Do it.")
+        there.reply = lambda method, params: GpuboxError("no")
+        await there.turn(session, "Do it again.")
+        assert "The owner dropped your change of a.py" in json.dumps(server.bodies[2]["messages"])
+        assert "/take" in there.said(), "it waits"
+        await there.get("session/set_mode", sessionId=session, modeId="plan")
+        await there.turn(session, "/drop")
+        await there.turn(session, "And again.")
+        assert (project / "a.py").read_text() == before
 
 
 async def test_mode_turn_takes_but_asks_for_what_runs_by_itself(paths: Paths, project: Path, script: Script) -> None:
@@ -279,25 +279,25 @@ async def test_sessions_are_listed_loaded_and_closed(
 async def test_a_turn_is_cancelled_at_any_point(paths: Paths, project: Path, script: Script) -> None:
     hangs = says("Well")
     hangs.hang = True
-    async with script(hangs, EDIT, says("Done."), tool("run", command="true", network=True), says("Fine.")) as server:
-        async with editor(paths) as (there, _):
-            session = await there.start(project)
+    plays = [hangs, EDIT, says("Done."), tool("run", command="true", network=True), says("Fine.")]
+    async with script(*plays) as server, editor(paths) as (there, _):
+        session = await there.start(project)
+        there.say({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
+        there.reply = lambda method, params: None
+        for text, test in {
+            "While it writes": lambda: bool(there.said()),
+            "While the owner decides": lambda: len(there.asked) == 1,
+            "While he is asked": lambda: len(there.asked) == 2,
+        }.items():
+            answer = there.prompt(session, text)
+            await there.until(test)
+            second = await there.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "2"}])
+            assert "still answering" in second["message"]
             there.say({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
-            there.reply = lambda method, params: None
-            for text, test in {
-                "While it writes": lambda: bool(there.said()),
-                "While the owner decides": lambda: len(there.asked) == 1,
-                "While he is asked": lambda: len(there.asked) == 2,
-            }.items():
-                answer = there.prompt(session, text)
-                await there.until(test)
-                second = await there.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "2"}])
-                assert "still answering" in second["message"]
-                there.say({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
-                assert (await asyncio.wait_for(answer, 30))["result"]["stopReason"] == "cancelled"
-            assert (project / "a.py").read_text() == "def f():\n    return 1\n"
-            server.plays = [says("I am here.")]
-            assert await there.turn(session, "And now?") == "end_turn"
+            assert (await asyncio.wait_for(answer, 30))["result"]["stopReason"] == "cancelled"
+        assert (project / "a.py").read_text() == "def f():\n    return 1\n"
+        server.plays = [says("I am here.")]
+        assert await there.turn(session, "And now?") == "end_turn"
 
 
 @pytest.mark.parametrize("moment", ["text", "permission"])
