@@ -87,13 +87,16 @@ class EditorSession:
         """Its modes, and the same and the profiles as options."""
         mode = self.chat.settings.apply
         modes = [{"id": key, "name": name, "description": text} for key, (name, text) in MODES.items()]
-        option = {"id": "mode", "name": "Changes", "category": "mode", "type": "select", "currentValue": mode}
-        choices = [{"value": each["id"], "name": each["name"], "description": each["description"]} for each in modes]
-        profiles = await self.profile.option()
-        return {
-            "modes": {"currentModeId": mode, "availableModes": modes},
-            "configOptions": [{**option, "options": choices}, profiles],
+        option: dict[str, Any] = {
+            "id": "mode",
+            "name": "Changes",
+            "category": "mode",
+            "type": "select",
+            "currentValue": mode,
         }
+        option["options"] = [{"value": each.pop("id"), **each} for each in map(dict, modes)]
+        options = [option, await self.profile.option()]
+        return {"modes": {"currentModeId": mode, "availableModes": modes}, "configOptions": options}
 
     def work_in(self, folder: str) -> None:
         """The workspace of a new session. Raises UsageError if it cannot be one."""
@@ -145,14 +148,14 @@ class EditorSession:
 
     def cancel(self) -> None:
         """Stops what ``prompt`` does."""
-        if self._busy:
+        if self._busy and not self._cancelled:  # a second time would cut off what puts an old server back
             self._cancelled = True
             if not self.chat.stop():
                 self._work.stop()
 
     async def close(self) -> None:
         """Stops all and closes the chat."""
-        self._work.stop()
+        self.cancel()
         await self.chat.close()
 
     # -- one prompt -----------------------------------------------------------------------------------
@@ -160,9 +163,9 @@ class EditorSession:
     async def _answer(self, blocks: Sequence[dict[str, Any]]) -> str:
         workspace = self._workspace
         typed, given, images = read_blocks(blocks, workspace)
-        command, *rest = typed.split(None, 1)
+        command, _, rest = typed.partition(" ")
         if command.startswith("/") and command[1:] in COMMANDS:
-            await self._command(command[1:], " ".join(rest))
+            await self._command(command[1:], rest.strip())
             return "end_turn"
         if self.profile.wanted:
             try:
@@ -188,7 +191,10 @@ class EditorSession:
             pictures = [*prompt.images, *(Path(folder) / str(number) for number in range(len(images)))]
             last, changed = await self._turn(typed, pictures, prompt.attached)
         if changed and not self._cancelled:
-            await self._decide(self.chat.settings.apply == "turn")
+            try:
+                await self._decide(self.chat.settings.apply == "turn")
+            except GpuboxError as error:
+                await self._show(shown.note(str(error)))
         if isinstance(last, TurnFailed):
             raise GpuboxError(last.message, last.hint)
         return _ENDS.get(last.reason, "end_turn") if isinstance(last, TurnFinished) else "end_turn"
@@ -232,7 +238,9 @@ class EditorSession:
     ) -> str:
         """What the owner chose; empty: nothing. ``identity``: the model's call that asks."""
         call = shown.tool_call(identity or shown.new_id(), title, "other", *content)
-        if not identity:
+        if identity:
+            del call["kind"]
+        else:
             await self._show(call)
         try:
             return await self._editor.choose(self.id, call, options)

@@ -29,6 +29,8 @@ class ProfileChoice:
         self._paths, self._config, self._editor, self._session = paths, config, editor, session
         self.wanted = ""
         """Empty: whatever runs."""
+        self._step: Step | None = None
+        """Of the running switch."""
 
     async def option(self) -> dict[str, Any]:
         """The profiles, as an option of the session."""
@@ -67,11 +69,13 @@ class ProfileChoice:
                 except GpuboxError as error:
                     if error.code == ExitCode.WOULD_NOT_FIT and not anyway:
                         options = {"anyway": "Start it anyway", "no": "Do not switch"}
-                    elif lines and lines[-1] == Step.WAIT and not (wait or now):
+                    elif self._step == Step.WAIT and not (wait or now):
                         options = {"wait": "Wait for them", "now": "Cut them off", "no": "Do not switch"}
                     else:
                         raise
-                    asking = shown.tool_call(call["toolCallId"], call["title"], "other", shown.shown_text(str(error)))
+                    asking = shown.tool_call(
+                        call["toolCallId"], call["title"], "other", shown.shown_text(error.message)
+                    )
                     chosen = await self._editor.choose(self._session, asking, options)
                     anyway, now = anyway or chosen == "anyway", chosen == "now"
                     wait = self._config.wait_seconds if chosen == "wait" else 0.0
@@ -91,6 +95,7 @@ class ProfileChoice:
         changed = asyncio.Event()
 
         def heed(event: ServerEvent) -> None:
+            self._step = event.step if isinstance(event, StepStarted) else self._step
             if text := _words(event):
                 if lines and not lines[-1].startswith(("✓", "✗")):
                     lines.pop()
@@ -126,7 +131,8 @@ def _words(event: ServerEvent) -> str:
         case WaitingForSlots():
             return f"{event.profile} is busy: {'; '.join(event.slots)}"
         case StepDone():
-            return f"✓ {event.step} {event.profile}  {units.duration(event.seconds)}  {event.note}".rstrip()
+            return f"✓ {event.step} {event.profile}  {event.note}".rstrip()
         case StepFailed():
             return f"✗ {event.step} {event.profile}: {event.sentence}"
-    return ""
+        case _:
+            return ""

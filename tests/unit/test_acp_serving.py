@@ -17,7 +17,7 @@ from gpubox.agent.chat_files import load_chat
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
-from gpubox.server.events import Step, StepDone, StepStarted
+from gpubox.server.events import Step, StepDone, StepFailed, StepStarted
 from tests.acp_editor import DEFS, REQUESTS, editor
 from tests.scripted_server import Play, ScriptedServer, call, says
 
@@ -219,6 +219,12 @@ async def test_what_a_prompt_brings(paths: Paths, project: Path, script: Script)
             {"type": "image", "data": picture, "mimeType": "image/png"}, {"type": "text"},
             {"type": "text", "text": " "},
         )  # fmt: skip
+        picture_alone = {
+            "type": "image",
+            "data": base64.b64encode(b"\x89PNG\r\n\x1a\n").decode(),
+            "mimeType": "image/png",
+        }
+        assert "does not see images" in (await there.prompt(session, picture_alone))["error"]["message"]
         for block in broken:
             assert (await there.prompt(session, block))["error"]["message"]
         assert len(server.bodies) == 1
@@ -401,6 +407,7 @@ class SwitchingBox:
         if failure == "memory":
             raise GpuboxError("It would not fit.", code=ExitCode.WOULD_NOT_FIT)
         if failure:
+            self.emit(StepFailed(Step.CHECK, profile.name, f"It is {failure}."))
             raise GpuboxError(f"It is {failure}.")
         self.emit(StepDone(Step.LOAD, profile.name, 1.0))
         await asyncio.sleep(0)
