@@ -20,8 +20,8 @@ class Editor:
     """Speaks through ``peer``, which is set before anything is said."""
 
     peer: Peer
-    reads = writes = forms = False
-    """It gives and takes the texts of files; it can ask for words."""
+    reads = writes = False
+    """It gives and takes the texts of files."""
     known = False
     """It has introduced itself."""
 
@@ -29,7 +29,6 @@ class Editor:
         """What the editor said of itself with ``initialize``."""
         files, self.known = json_object(capabilities.get("fs")), True
         self.reads, self.writes = (files.get(f"{verb}TextFile") is True for verb in ("read", "write"))
-        self.forms = isinstance(json_object(capabilities.get("elicitation")).get("form"), dict)
 
     async def show(self, session: str, update: Update) -> None:
         """One ``session/update``."""
@@ -47,16 +46,6 @@ class Editor:
             return ""
         chosen = str(json_object(answer.get("outcome")).get("optionId"))
         return chosen if chosen in options else ""
-
-    async def words(self, session: str, text: str) -> str:
-        """What the owner typed; empty: nothing."""
-        schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-        form = {"sessionId": session, "mode": "form", "message": text, "requestedSchema": schema}
-        try:
-            answer = json_object(await self.peer.request("elicitation/create", form))
-        except GpuboxError:
-            return ""
-        return str(json_object(answer.get("content")).get("answer") or "") if answer.get("action") == "accept" else ""
 
     async def read(self, session: str, path: str) -> str | None:
         """The text of the file as the owner sees it, unsaved changes too; ``None``: the editor does not say."""

@@ -216,17 +216,14 @@ class EditorSession:
         return last, changed
 
     async def _ask(self, question: OwnerQuestion) -> Answer:
-        """Asks what a turn needs to know. A question without options is answered by the next prompt, if need be."""
+        """Asks what a turn needs to know. The answer to a question without options is the next prompt."""
         await self._question_shown.wait()
         self._question_shown.clear()
         text, call = reveal_hidden(question.text), question.call
         if question.kind == "ask" and not question.options:
-            if not self._editor.forms:
-                await self._show(shown.chunk("agent_message", f"\n\n{text}\n"))
-                self.chat.stop()
-                return Answer(False)
-            said = await self._editor.words(self.id, text)
-            return Answer(bool(said), said)
+            await self._show(shown.chunk("agent_message", f"\n\n{text}\n"))
+            self.chat.stop()
+            return Answer(False)
         options = {str(at): reveal_hidden(each) for at, each in enumerate(question.options)}
         if not options:
             options = {"yes": "Go on", "no": "Stop here"} if question.kind == "go_on" else {"yes": "Yes", "no": "No"}

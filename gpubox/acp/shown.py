@@ -22,7 +22,7 @@ from gpubox.agent.events import (
 )
 from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.agent.workspace import Workspace, decode_text, read_item
+from gpubox.agent.workspace import Workspace, read_item
 from gpubox.errors import GpuboxError
 from gpubox.line_diff import is_binary
 from gpubox.sandbox.changes import Change, unified
@@ -127,7 +127,7 @@ def _requested(call: ToolCall, workspace: Workspace | None) -> Update:
     shown = tool_call(call.id, title, _KINDS.get(call.name, "execute" if call.code else "other"), *code)
     if path := _absolute(call, workspace):
         line = call.arguments.get("first_line")
-        shown["locations"] = [{"path": path, **({"line": line} if type(line) is int and line > 0 else {})}]
+        shown["locations"] = [{"path": path, **({"line": line} if type(line) is int and 0 < line < 1 << 31 else {})}]
     return shown
 
 
@@ -174,15 +174,15 @@ def _sendable(path: str) -> str:
 
 
 def file_text(view: View, path: str) -> str | None:
-    """The text of a regular file; ``None``: there is none. Blocking."""
+    """The text of a regular file in UTF-8; ``None``: there is none. Blocking."""
     *folders, name = path.split("/")
     try:
         with view.folder(tuple(folders)) as folder:
             item = folder.find(name)
             data = read_item(item, path) if item and item.is_file else None
+        return None if data is None or is_binary(data) else data.decode()
     except (OSError, ValueError, GpuboxError):
         return None
-    return None if data is None or is_binary(data) else decode_text(data)[0]
 
 
 def shown_changes(changes: list[Change], live: View, made: View | None) -> list[Update]:

@@ -247,12 +247,14 @@ async def test_questions_of_the_model(paths: Paths, project: Path, script: Scrip
         assert server.bodies[-1]["messages"][-1]["content"] == "Ada."
 
 
-async def test_words_are_asked_for_where_the_editor_has_forms(paths: Paths, project: Path, script: Script) -> None:
-    async with script(tool("ask", question="Name?"), says("Hello.")) as server, editor(paths) as (there, _):
-        session = await there.start(project, elicitation={"form": {}})
-        there.reply = lambda method, params: {"action": "accept", "content": {"answer": "Ada"}}
-        assert await there.turn(session, "Ask me.") == "end_turn"
-        assert there.asked[0][0] == "elicitation/create" and server.bodies[1]["messages"][-1]["content"] == "Ada"
+async def test_a_file_that_is_no_utf_8_is_taken_as_it_is(paths: Paths, project: Path, script: Script) -> None:
+    (project / "old.txt").write_bytes(b"caf\xe9\nbar\n")
+    edit = tool("edit", path="old.txt", edits=[{"old": "bar", "new": "bistro\u00e9"}])
+    async with script(edit, says("Done.")), editor(paths) as (there, _):
+        session = await there.start(project, **FILES)
+        there.reply = buffers = Buffers(project, **{"old.txt": "caf\u00e9\nbar\n"})
+        await there.turn(session, "Do it.")
+        assert (project / "old.txt").read_bytes() == b"caf\xe9\nbistro\xe9\n" and not buffers.written
 
 
 async def test_sessions_are_listed_loaded_and_closed(
