@@ -207,6 +207,8 @@ class Peer:
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:
+            if self._writer.is_closing():  # asyncio would only log it
+                raise RuntimeError
             self._writer.write(json_line({"jsonrpc": "2.0", **message}) + b"\n")
             await self._writer.drain()
         except (OSError, RuntimeError):  # RuntimeError: the transport is closing

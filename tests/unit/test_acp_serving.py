@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -449,3 +451,13 @@ async def test_garbage_and_floods(paths: Paths, project: Path, script: Script) -
         assert await there.turn(session, "Hello") == "end_turn"
         there.say(b"x" * (40 << 20) + b"\n")
         assert "more than 32 MiB" in await asyncio.wait_for(agent, 60)
+
+
+def test_stdout_carries_the_protocol_and_nothing_else(paths: Paths) -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
+    ran = subprocess.run([sys.executable, "-m", "gpubox", "acp"], input=line, capture_output=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, b"The editor ended.\n")
+    assert json.loads(ran.stdout)["result"]["protocolVersion"] == 1
+    alone = [sys.executable, "-m", "gpubox", "acp"]
+    ran = subprocess.run(alone, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert ran.returncode == ExitCode.USAGE and b"not pipes" in ran.stderr and not ran.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
+import stat
 
 import click
 
@@ -26,16 +26,18 @@ def command(context: Context, any_workdir: bool) -> None:
     from gpubox.acp.serving import EditorAgent
     from gpubox.json_rpc import pipe_streams
 
+    for number in (0, 1):
+        mode = os.fstat(number).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)):
+            raise UsageError("stdin and stdout are not pipes.", "An editor starts `gpubox acp`.")
+
     async def serve() -> str:
-        try:
-            streams = await pipe_streams(os.fdopen(os.dup(0), "rb"), writing)
-        except OSError:
-            raise UsageError("stdin and stdout are not pipes.", "An editor starts `gpubox acp`.") from None
+        streams = await pipe_streams(os.fdopen(os.dup(0), "rb"), writing)
         return await EditorAgent(context.paths, context.config, any_workdir=any_workdir).serve(*streams)
 
     writing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anything prints must not come between the messages
-    if sys.stdin.isatty():
+    if os.isatty(0):
         diagnostics.note("This speaks the Agent Client Protocol: an editor starts it. Ctrl-C ends it.")
     with contextlib.suppress(KeyboardInterrupt):
         diagnostics.note(run_cancellable(serve()))
