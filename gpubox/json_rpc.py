@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import IO, Any
 
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.sanitize import sanitize_line
 from gpubox.storage import json_line, read_json
 from gpubox.units import KIB, MIB
@@ -98,8 +99,7 @@ class Peer:
             raise GpuboxError(f"{self._title} did not answer {method} within {seconds:g} s.") from None
         except asyncio.CancelledError:
             if withdraw:
-                with contextlib.suppress(OSError, RuntimeError):
-                    self._write({"method": withdraw, "params": {"requestId": int(number)}})
+                self.tell(withdraw, {"requestId": int(number)})
             raise
         finally:
             del self._pending[number]
@@ -109,6 +109,11 @@ class Peer:
         with contextlib.suppress(GpuboxError, TimeoutError):
             async with asyncio.timeout(_NOTICE_SECONDS):
                 await self._send({"method": method, "params": params})
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """As ``notify``, and waits for nothing: for few and small ones, where nothing can be awaited."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._write({"method": method, "params": params})
 
     async def run(self) -> str:
         """Reads until the other end closes, or until what it writes is no JSON-RPC. Returns why, a sentence."""
@@ -248,3 +253,18 @@ async def pipe_streams(reading: IO[bytes], writing: IO[bytes]) -> tuple[asyncio.
     except ValueError as error:
         raise OSError(0, str(error)) from None
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def own_streams(hint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """This process's stdin and stdout; what anything prints goes to stderr from now on.
+
+    Raises UsageError with ``hint`` if they are files, or a terminal: no program is at their other end.
+    """
+    reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    try:
+        if reading.isatty():
+            raise OSError
+        os.dup2(2, 1)
+        return await pipe_streams(reading, writing)
+    except OSError:
+        raise UsageError("This speaks to a program that starts it: stdin and stdout are no pipes.", hint) from None
