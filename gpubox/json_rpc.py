@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
+import stat
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
@@ -246,6 +248,10 @@ class Peer:
 async def pipe_streams(reading: IO[bytes], writing: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The streams of two ends of pipes, sockets or terminals. Raises OSError if one is a plain file."""
     loop = asyncio.get_running_loop()
+    one, other = os.fstat(reading.fileno()), os.fstat(writing.fileno())
+    if stat.S_ISSOCK(one.st_mode) and one.st_ino == other.st_ino:
+        # both ways (inetd, socat): as two pipes, the writing end would take what comes for a hang-up
+        return await asyncio.open_connection(sock=socket.socket(fileno=os.dup(reading.fileno())), limit=MAX_LINE)
     reader = asyncio.StreamReader(limit=MAX_LINE)
     try:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)

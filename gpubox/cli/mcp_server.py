@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import re
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpubox import __version__
+from gpubox import __version__, units
 from gpubox.children import own_program
 from gpubox.cli.output import error_values
 from gpubox.errors import GpuboxError, UsageError
@@ -23,6 +23,7 @@ from gpubox.paths import shipped
 from gpubox.sanitize import sanitize_line, sanitize_text
 from gpubox.storage import read_json
 from gpubox.toml_table import closest_match
+from gpubox.views.marks import MEMORY
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 READ_SECONDS, ASK_SECONDS, EXIT_SECONDS = 120.0, 600.0, 5.0
@@ -61,7 +62,9 @@ class VerbTool:
     def words(self, given: Any) -> list[str]:
         """What follows the verb on its command line. Raises UsageError, with what a model can correct."""
         named = {_name(full): full for full in self.arguments}
-        takes = f"It takes: {', '.join(f'{name} ({says})' for name, says in self.arguments.items()) or 'nothing'}."
+        takes = (
+            f"It takes: {', '.join(f'{_name(full)} ({says})' for full, says in self.arguments.items()) or 'nothing'}."
+        )
         if not isinstance(given, dict):
             raise UsageError("The arguments are no JSON object.", takes)
         if unknown := given.keys() - named.keys():
@@ -167,7 +170,7 @@ class McpBox:
                 text, values = await self._switch(words[1], meta if isinstance(meta, dict) else {})
             else:  # both forms at once: one for who reads, one for who computes
                 verb = *tool.verb.split(), *words
-                said, values = await asyncio.gather(self._run(*verb), self._json(*verb))
+                said, values = await _all(self._run(*verb), self._json(*verb))
                 text = "\n".join(each.rstrip() for each in said if each)
         except GpuboxError as error:
             text, values = f"{error.message} {error.hint}".strip(), error_values(error)
@@ -242,14 +245,19 @@ class McpBox:
 
     async def _question(self, name: str) -> str:
         """What the owner is asked before a switch. Raises GpuboxError if it cannot be done."""
-        shown, fits, now, asking = await asyncio.gather(
-            self._json("show", "--", name), self._json("fit", "--", name), self._json("status"), self._json("clients")
-        )  # fmt: skip
-        if not shown["model_path"]:
+        asked = self._json("ls", "--", name), self._json("status"), self._json("clients")
+        listed, now, asking = await _all(*asked)
+        row = next((each for each in listed["profiles"] if each["name"] == name), None)
+        if row is None or (why := row["refusal"]):
+            why = listed["broken"].get(name) or f"There is no profile {name!r}." if row is None else why
+            raise GpuboxError(why, "The tool `profiles` lists them.")
+        if not row["model_present"] and not row["upstream"]:
             raise GpuboxError(f"The model of {name} is not on this machine.", f"`gpubox switch {name}` downloads it.")
-        if fits["verdict"] == "short":
-            raise GpuboxError(f"{name} would not fit: {fits['summary']}.", "`fit` with solve finds flags that fit.")
-        memory, old, slots = f"Memory of {name}: {fits['summary']}.", now["server"]["profile"], now["throughput"]
+        if (fits := row["memory_verdict"]) == "short":
+            raise GpuboxError(f"{name} would not fit into memory.", "`fit` with solve finds flags that fit.")
+        spare = f", {units.memory(row['memory_spare_bytes'])} to spare" if fits == "fits" else ""
+        memory = "Whether it fits is unknown." if fits == "unknown" else f"Memory: {MEMORY[fits].meaning}{spare}."
+        old, slots = now["server"]["profile"], now["throughput"]
         if not now["server"]["pid"]:
             return f"Start {name}? Nothing runs now. {memory}"
         count, busy = slots["slots"], slots["busy_slots"]
@@ -261,12 +269,20 @@ class McpBox:
     async def _ask(self, question: str, name: str) -> None:
         """Raises GpuboxError unless the owner agrees."""
         if not self._can_ask:
-            hint = f"He runs `gpubox switch {name}`, or lets this client switch: `gpubox mcp --allow switch`."
+            hint = f"The owner runs `gpubox switch {name}`, or lets this client switch: `gpubox mcp --allow switch`."
             raise GpuboxError(f"Nothing is changed: this client cannot ask the owner. {question}", hint)
         form = {"message": sanitize_line(question), "requestedSchema": {"type": "object", "properties": {}}}
         reply = await self._peer.request("elicitation/create", form, seconds=ASK_SECONDS, withdraw=_CANCELLED)
         if not isinstance(reply, dict) or reply.get("action") != "accept":
             raise GpuboxError("Nothing is changed: the owner did not agree.", "Go on with what runs.")
+
+
+async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """The results, after the end of all. Raises the first error."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    if errors := [each for each in done if isinstance(each, BaseException)]:
+        raise errors[0]
+    return done
 
 
 def _search(query: str) -> tuple[str, dict[str, Any]]:

@@ -24,6 +24,7 @@ serve.py    the gateway
 connect.py  settings of clients
 keys.py     who may ask the gateway, and how much
 clients.py  the gateway's clients and their requests
+mcp.py      the box for clients of the Model Context Protocol
 web.py      the screen in a browser
 chat.py     one prompt, and the stored chats
 """
