@@ -169,21 +169,18 @@ class McpBox:
             elif tool.verb == "switch":
                 text, values = await self._switch(words[1], meta if isinstance(meta, dict) else {})
             else:  # both forms at once: one for who reads, one for who computes
-                verb = *tool.verb.split(), *words
-                said, values = await _all(self._run(*verb), self._json(*verb))
+                said, values = await _all(self._run(*tool.verb.split(), *words), self._json(tool.verb, *words))
                 text = "\n".join(each.rstrip() for each in said if each)
         except GpuboxError as error:
             text, values = f"{error.message} {error.hint}".strip(), error_values(error)
         content = [{"type": "text", "text": sanitize_text(text)}]
         return {"content": content, "structuredContent": values, "isError": values.get("ok") is False}
 
-    async def _json(self, *words: str) -> dict[str, Any]:
+    async def _json(self, verb: str, *words: str) -> dict[str, Any]:
         """The JSON of a verb. Raises GpuboxError if it is an error."""
-        split = words.index("--") if "--" in words else len(words)
-        values = read_json((await self._run(*words[:split], "--json", *words[split:]))[0] or "null")
-        if not isinstance(values, dict) or values.get("ok") is False:
-            said = values if isinstance(values, dict) else {"error": f"gpubox {words[0]} printed nothing."}
-            raise GpuboxError(str(said.get("error")), str(said.get("hint") or ""))
+        values = _object(verb, *await self._run(*verb.split(), "--json", *words))
+        if values.get("ok") is False:
+            raise GpuboxError(values["error"], values["hint"] or "")
         return values
 
     async def _run(self, *words: str) -> tuple[str, str]:
@@ -227,9 +224,9 @@ class McpBox:
         return out.decode("utf-8", "replace"), err
 
     async def _switch(self, name: str, meta: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        question, steps = await self._question(name), 0
+        steps = 0
         if not self._may_switch:
-            await self._ask(question, name)
+            await self._ask(await self._question(name), name)
 
         def note(line: str) -> None:
             nonlocal steps
@@ -237,10 +234,7 @@ class McpBox:
             if (token := meta.get("progressToken")) is not None:
                 self._peer.tell("notifications/progress", {"progressToken": token, "progress": steps, "message": line})
 
-        out, err = await self._process(("switch", "--json", "--", name), note)
-        values = read_json(out or "null")
-        if not isinstance(values, dict):
-            raise GpuboxError(err or "`gpubox switch` printed nothing.")
+        values = _object("switch", *await self._process(("switch", "--json", "--", name), note))
         return " ".join(filter(None, (values.get("message"), values.get("hint")))), values
 
     async def _question(self, name: str) -> str:
@@ -248,16 +242,14 @@ class McpBox:
         asked = self._json("ls", "--", name), self._json("status"), self._json("clients")
         listed, now, asking = await _all(*asked)
         row = next((each for each in listed["profiles"] if each["name"] == name), None)
-        if row is None or (why := row["refusal"]):
-            why = listed["broken"].get(name) or f"There is no profile {name!r}." if row is None else why
-            raise GpuboxError(why, "The tool `profiles` lists them.")
-        if not row["model_present"] and not row["upstream"]:
-            raise GpuboxError(f"The model of {name} is not on this machine.", f"`gpubox switch {name}` downloads it.")
-        if (fits := row["memory_verdict"]) == "short":
-            raise GpuboxError(f"{name} would not fit into memory.", "`fit` with solve finds flags that fit.")
+        if row is None:
+            raise GpuboxError(listed["broken"].get(name) or f"There is no profile {name!r}.", "`profiles` lists them.")
+        fits, old, slots = row["memory_verdict"], now["server"]["profile"], now["throughput"]
+        if (why := row["refusal"]) or fits == "short":
+            raise GpuboxError(why or f"{name} would not fit into memory.", "`fit` with solve finds flags that fit.")
         spare = f", {units.memory(row['memory_spare_bytes'])} to spare" if fits == "fits" else ""
         memory = "Whether it fits is unknown." if fits == "unknown" else f"Memory: {MEMORY[fits].meaning}{spare}."
-        old, slots = now["server"]["profile"], now["throughput"]
+        memory += " Its model is downloaded first." if row["model_fetchable"] and not row["model_present"] else ""
         if not now["server"]["pid"]:
             return f"Start {name}? Nothing runs now. {memory}"
         count, busy = slots["slots"], slots["busy_slots"]
@@ -275,6 +267,15 @@ class McpBox:
         reply = await self._peer.request("elicitation/create", form, seconds=ASK_SECONDS, withdraw=_CANCELLED)
         if not isinstance(reply, dict) or reply.get("action") != "accept":
             raise GpuboxError("Nothing is changed: the owner did not agree.", "Go on with what runs.")
+
+
+def _object(verb: str, out: str, err: str) -> dict[str, Any]:
+    """What a verb printed as JSON. Raises GpuboxError if it was killed before that."""
+    try:
+        values: dict[str, Any] = read_json(out)
+    except ValueError:
+        raise GpuboxError(err or f"`gpubox {verb}` printed nothing.") from None
+    return values
 
 
 async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:

@@ -236,7 +236,7 @@ async def test_an_allowed_switch_reports_its_steps_and_says_why_it_fails(
     assert verb("status")["server"]["profile"] == "a"
 
 
-@pytest.mark.parametrize("how", ["notification", "client ends", "killed"])
+@pytest.mark.parametrize("how", ["notification", "client ends", "terminated", "killed"])
 async def test_whoever_ends_a_switch_half_way_gets_the_old_server_back(
     how: str, box: int, paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Write
 ) -> None:  # fmt: skip
@@ -252,6 +252,9 @@ async def test_whoever_ends_a_switch_half_way_gets_the_old_server_back(
             mcp.say(method="notifications/cancelled", params={"requestId": number, "reason": "enough"})
             assert (await mcp.request("ping"))["result"] == {}
             await asyncio.to_thread(until, lambda: verb("status")["server"]["state"] == "ready")
+        elif how == "terminated":
+            for _ in range(2):
+                mcp.process.terminate()
         elif how == "killed":  # the verb goes on by itself
             mcp.process.kill()
             gate.touch()
