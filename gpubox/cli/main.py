@@ -54,7 +54,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
         "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
         "clients": "list the gateway's clients; hold their requests",
-        "mcp": "offer the box to coding agents, as an MCP server: status, profiles, fit, switch, results, docs",
+        "mcp": "offer the box to coding agents and editors, as an MCP server",
         "web": "show the screen in a browser, to whoever has a key",
     },
     "Chat": {"chat": "ask the model; list, search and edit chats; run a program in their sandbox"},
