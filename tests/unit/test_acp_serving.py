@@ -460,4 +460,4 @@ def test_stdout_carries_the_protocol_and_nothing_else(paths: Paths) -> None:
     assert json.loads(ran.stdout)["result"]["protocolVersion"] == 1
     alone = [sys.executable, "-m", "gpubox", "acp"]
     ran = subprocess.run(alone, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    assert ran.returncode == ExitCode.USAGE and b"not pipes" in ran.stderr and not ran.stdout
+    assert ran.returncode == ExitCode.USAGE and b"no pipes" in ran.stderr and not ran.stdout
