@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from typing import Any
 
 from gpubox.acp.relay import GATEWAY, Relay
 from gpubox.config import Config
-from gpubox.json_rpc import Peer, pipe_streams
+from gpubox.json_rpc import Peer
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.resident import start_resident
 from gpubox.sandbox.runner import Sandbox
@@ -111,13 +112,14 @@ async def bare(argv: list[str], home: Path, folder: Path) -> tuple[float, float]
     env = AGENT_ENV | {"HOME": str(home), "PATH": os.environ["PATH"]}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, cwd=folder, env=env, limit=1 << 25
-    )
+        *argv, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, cwd=folder, env=env, limit=1 << 25,
+        start_new_session=True,
+    )  # fmt: skip
     assert process.stdin and process.stdout
     try:
         return await converse((process.stdout, process.stdin), str(folder))
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
@@ -175,4 +177,6 @@ async def main(home: Path, times: int, folders: list[Path], argv: list[str]) -> 
 if __name__ == "__main__":
     program = shutil.which(sys.argv[4]) or sys.argv[4]
     (Path(sys.argv[1]) / "bare").mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), [Path(f) for f in sys.argv[3].split(":")], [program, *sys.argv[5:]]))
+    asyncio.run(
+        main(Path(sys.argv[1]), int(sys.argv[2]), [Path(f) for f in sys.argv[3].split(":")], [program, *sys.argv[5:]])
+    )
