@@ -34,8 +34,8 @@ _MAX_WORDS = 8 * KIB
 """Bytes of its stderr that are kept."""
 _ORDER_SECONDS = 15.0
 _PAUSE, _REST_PAUSE, _REST_SECONDS, _REST_CPU_SECONDS = 0.1, 0.5, 5.0, 0.002
-"""How often is looked whether it did something, and if it rests: if it used less CPU time since its limits were checked,
-that is put off, for no longer than _REST_SECONDS."""
+"""How often is looked whether it did something, and if it rests: so long as it uses less CPU time than this, its limits
+are checked only so often."""
 _FLOOD_SECONDS, _PIECE_BYTES = 0.02, 65536
 _working: set[Path] = set()
 """The copies in which one works now."""

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gpubox.sandbox.spawn import ResidentProgram
 from gpubox.units import KIB, MIB
 from tests.hostile.kernel_greed import PROGRAMS as PROGRAMS_OF_GREED
 from tests.hostile.kernel_greed import SPREAD
-from tests.hostile.programs import PROGRAMS, Hostile
+from tests.hostile.programs import PROGRAMS, TRY, Hostile
 from tests.hostile.resident_programs import OWN, RELAY, RESTLESS
 from tests.hostile.test_hostile import kernel_bytes, name
 from tests.hostile.test_runs import until
@@ -84,8 +85,6 @@ async def all_output(resident: Resident) -> str:
 async def test_a_hostile_agent_is_held(program: Hostile, walls: Sandbox, world: World) -> None:
     async with Relay(world.tcp.getsockname()) as relay, agent(walls, world, world.text(program), relay) as resident:
         await resident.begin_turn((world.top,))
-        if program.name == "kill-the-relay":
-            await until(lambda: "tcp was reached" in world.harm())  # the way that it may go
         output = await all_output(resident)
         await resident.end_turn()
 
@@ -128,7 +127,7 @@ async def test_nothing_moves_while_its_copy_is_read(
     walls: Sandbox, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def facts(folder: Path) -> dict[str, object]:
-        state = {}
+        state: dict[str, object] = {}
         for path in folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
                 status = path.lstat()
@@ -141,18 +140,12 @@ async def test_nothing_moves_while_its_copy_is_read(
         def check(copy: PrivateCopy) -> Any:
             before, read, _ = facts(copy.folder), [], moved.append
             for _ in range(20):
-                threading_pause()
+                time.sleep(0.005)
                 read.append(facts(copy.folder))
             moved.extend(state for state in read if state != before)
             return done(copy)
 
         return check
-
-    def threading_pause() -> None:
-        os.stat_result  # noqa: B018
-        import time
-
-        time.sleep(0.005)
 
     code = RESTLESS.replace("@OUTSIDE@", str(world.outside))
     async with agent(walls, world, code, processes=200) as resident:
@@ -171,7 +164,8 @@ async def test_nothing_moves_while_its_copy_is_read(
 
 async def test_what_it_plants_at_home_does_no_harm_at_the_next_start(walls: Sandbox, world: World) -> None:
     plant = (
-        f"import os; os.chdir(os.environ['HOME']); os.symlink('{world.outside}', 'out'); os.symlink('{world.secret}', 's')\n"
+        "import os; os.chdir(os.environ['HOME'])\n"
+        f"os.symlink('{world.outside}', 'out'); os.symlink('{world.secret}', 's')\n"
         "for name in ('.cargo', '.local', '.nvm', 'go', '.cache'): os.symlink('../../../../../../../..', name)\n"
         "for n in range(300): os.mkdir('d'); os.chdir('d')\nos.mkdir(os.environ['HOME'] + '/closed', 0)"
     )
@@ -185,21 +179,22 @@ async def test_what_it_plants_at_home_does_no_harm_at_the_next_start(walls: Sand
     assert world.harm() == []
 
 
-GREED = {
-    "memory": ("import os\nfor _ in range(4):\n    if os.fork() == 0: break\ndata = bytearray(120 << 20)\ndata[::4096] = b'x' * len(data[::4096])\nimport time; time.sleep(60)", {"memory_bytes": 256 * MIB}, "memory: "),
-    "the copy": ("import time\nfor n in range(99): open(f'{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", {"disk_bytes": 32 * MIB}, "disk: "),
-    "its home": ("import os, time\nfor n in range(99): open(os.environ['HOME'] + f'/{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", {"disk_bytes": 32 * MIB}, "disk: "),
-    "files at home": ("import os, time\nfor n in range(9999): open(os.environ['HOME'] + f'/{n}', 'wb').close()\ntime.sleep(60)", {"disk_files": 1000}, "files: "),
-    "files in /tmp": ("import time\nfor n in range(9999): open(f'/tmp/{n}', 'wb').close()\ntime.sleep(60)", {"scratch_files": 1000}, "files: "),
-    "page tables": (SPREAD + PROGRAMS_OF_GREED["page tables"], {}, "memory: "),
-    "socket pairs": (SPREAD + PROGRAMS_OF_GREED["socket pairs"], {}, "memory: "),
-    "tcp": (SPREAD + PROGRAMS_OF_GREED["tcp"], {}, "memory: "),
-}  # fmt: skip
+FILL = "for n in range(9999): open(f'@WHERE@/{n}', 'wb').write(bytes(@SIZE@))\ntime.sleep(60)"
+HOME = "' + os.environ['HOME'] + f'"
+IN_CHILDREN = next(program.code for program in PROGRAMS if program.name == "memory-in-children")
+GREED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "memory": (IN_CHILDREN, {"memory_bytes": 256 * MIB}, "memory: "),
+    "the copy": (FILL.replace("@WHERE@", "."), {"disk_bytes": 32 * MIB}, "disk: "),
+    "its home": (FILL.replace("@WHERE@", HOME), {"disk_bytes": 32 * MIB}, "disk: "),
+    "files at home": (FILL.replace("@WHERE@", HOME), {"disk_files": 1000}, "files: "),
+    "files in /tmp": (FILL.replace("@WHERE@", "/tmp"), {"scratch_files": 1000}, "files: "),
+} | {greedy: (SPREAD + PROGRAMS_OF_GREED[greedy], {}, "memory: ") for greedy in ("page tables", "socket pairs", "tcp")}
 
 
 @pytest.mark.parametrize("greedy", GREED)
 async def test_what_it_takes_is_bounded_and_the_owner_is_told(greedy: str, walls: Sandbox, world: World) -> None:
     code, limits, why = GREED[greedy]
+    code = TRY + code.replace("@SIZE@", "1 << 20" if why == "disk: " else "0")
     before = kernel_bytes()
     async with agent(walls, world, code, **limits) as resident:
         async with asyncio.timeout(60):
@@ -210,7 +205,10 @@ async def test_what_it_takes_is_bounded_and_the_owner_is_told(greedy: str, walls
 
 
 async def test_floods_and_deafness_cost_nothing_but_the_agent(walls: Sandbox, world: World) -> None:
-    flood = "import os\nif os.fork() == 0:\n    while True: os.write(2, b'\\x1b[2J\\xff' * 9999)\nwhile True: os.write(1, b'x' * 65536)"
+    flood = (
+        "import os\nif os.fork() == 0:\n    while True: os.write(2, b'\\x1b[2J\\xff' * 9999)\n"
+        "while True: os.write(1, b'x' * 65536)"
+    )
     async with agent(walls, world, flood) as resident:
         await resident.begin_turn((world.top,))
         await until(lambda: len(resident.last_words) > KIB)
@@ -230,6 +228,35 @@ async def test_it_ends_and_it_is_said_why(walls: Sandbox, world: World) -> None:
     missing = await start_resident(walls, program, policy(world), world.chat)
     assert "/nowhere/agent: No such file" in await all_output(missing)
     await missing.close()
+
+
+async def test_its_port_leads_to_the_gateway_and_back(walls: Sandbox, world: World) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.write(b"end")  # its half is still open
+        writer.close()
+
+    code = f"""
+import socket, threading
+def one(n):
+    data = bytes([n]) * (1 << 22)
+    s = socket.create_connection(("127.0.0.1", {RELAY}))
+    def send(): s.sendall(data); s.shutdown(socket.SHUT_WR)
+    threading.Thread(target=send).start()
+    back = b""
+    while piece := s.recv(99999): back += piece
+    if back == data + b"end": right.append(n)
+right = []
+threads = [threading.Thread(target=one, args=(n,)) for n in range(20)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(right))
+"""
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server, Relay(server.sockets[0].getsockname()) as relay, agent(walls, world, code, relay) as resident:
+        assert await all_output(resident) == "20\n"
 
 
 async def test_two_do_not_work_in_one_copy(walls: Sandbox, world: World) -> None:
