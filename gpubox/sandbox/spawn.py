@@ -83,8 +83,8 @@ class ConfinedProcess:
     go_fd: int = -1
     """The program begins when a byte is written here."""
     stdin_fd: int = -1
-    """Of a program that stays: its stdin, its stdout (both its terminal, if it has one), and the end of the pipe by which
-    the monitor is told to stop it and to let it go on."""
+    """Of a program that stays: its stdin and stdout, both its terminal if it has one. ``control_fd``: where the monitor
+    is told to stop it and to let it go on."""
     stdout_fd: int = -1
     control_fd: int = -1
     scratch: Path | None = None
