@@ -53,7 +53,7 @@ async def outside(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outside]:
             raise socket.gaierror
         return [(2, 1, 6, "", (address, port)) for address in ADDRESSES[host]]
 
-    monkeypatch.setattr(relay_module.asyncio, "open_connection", opened)
+    monkeypatch.setattr(asyncio, "open_connection", opened)
     monkeypatch.setattr(type(asyncio.get_running_loop()), "getaddrinfo", resolved)
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
         made.port = server.sockets[0].getsockname()[1]
