@@ -79,6 +79,8 @@ class Paths:
     """The finished requests of the gateway's clients, a file for each day."""
     client_keys = _Place("config", "client-keys.json")
     """Names of the gateway's clients, and the hashes of their keys."""
+    agent_keys = _Place("state", "gateway", "agent-keys.json")
+    """The keys of the agents that gpubox starts (``gateway.agent_keys``)."""
     key_memory = _Place("state", "gateway", "keys-seen")
     """Which files with keys the gateway has seen: when one is gone, it refuses everybody."""
     kept_kv = _Place("cache", "kv")
@@ -118,6 +120,12 @@ class Paths:
     def config_file(self) -> Path:
         return self.config_override or self.config / "config.toml"
 
+    def agent_settings(self, agent: str, model: str) -> Path:
+        """The folder with the settings of an agent that `gpubox launch` starts with this model; another may run."""
+        from urllib.parse import quote  # only `gpubox launch` needs it
+
+        return self.state / "launch" / agent / quote(model, safe="").replace(".", "%2E")
+
     def instance_state(self, instance: str) -> Path:
         return self.state / "servers" / f"{instance}.json"
 
@@ -150,5 +158,10 @@ def _xdg(kind: str, default: str) -> Path:
 
 def shipped_profiles() -> Path:
     """The folder of the profiles that come with gpubox, in the wheel or in the checkout."""
-    packaged = Path(__file__).parent / "_shipped_profiles"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "profiles"
+    return shipped("profiles")
+
+
+def shipped(what: str) -> Path:
+    """The same of ``docs``, too."""
+    packaged = Path(__file__).parent / f"_shipped_{what}"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / what

@@ -22,8 +22,11 @@ bench.py    the group of the kinds of benchmark and of stored runs
 history.py  sums, requests, what became slower
 serve.py    the gateway
 connect.py  settings of clients
+launch.py   starts a coding agent at the gateway
 keys.py     who may ask the gateway, and how much
 clients.py  the gateway's clients and their requests
+acp.py      the coding agent of an editor
+mcp.py      the box for clients of the Model Context Protocol
 web.py      the screen in a browser
 chat.py     one prompt, and the stored chats
 """
