@@ -59,7 +59,7 @@ IN_A_SHELL = (
      "coding agent claude code run start"),
     ("acp", "The chat's agent in an editor: the command that Zed, JetBrains or Neovim starts.",
      "editor ide zed neovim jetbrains agent protocol"),
-    ("mcp", "This box as tools for any agent: status, fit, switch, benchmarks.", "mcp server tools claude model context"),
+    ("mcp", "This box as tools for any agent: status, fit, switch, benchmarks.", "mcp server tools model context"),
     ("web", "Shows this screen in a browser, to whoever has a key.", "browser phone tablet remote http dashboard"),
     ("doctor", "Checks what this machine has and what is missing.", "check install driver cuda setup health missing"),
     ("doctor --notify", "Sends a test to the addresses under [notify] in config.toml.",
