@@ -20,6 +20,7 @@ prefix.py           what a prompt begins with: system prompts that agents share,
 slots.py            the slots of one server: what they hold, and the gateway's own requests to them
 conversations.py    which conversation a request continues; its KV is put back before, and saved before it is lost
 client_keys.py      the clients' keys: names and hashes
+agent_keys.py       the keys of the agents that gpubox starts: made at the first need, and kept
 ledger.py           a line for each finished request, their sums, and how many days are kept
 request_clients.py  which client a request of the server's log, or of the history, came from
 gateway_status.py   what the gateway knows now, and what it reports: frozen values
