@@ -8,115 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from gpubox import __version__
 from gpubox.acp import protocol
 from gpubox.acp.client_files import ClientFiles
+from gpubox.acp.hosted_turn import CANCELLED, HostedRun, HowHosted, OpenSession, Started
 from gpubox.acp.protocol import SessionInfo, line
-from gpubox.acp.rounds import Span, TurnRounds
-from gpubox.acp.updates import Offers, TurnUpdates
+from gpubox.acp.rounds import TurnRounds
 from gpubox.agent.endpoint import ServerEndpoint
-from gpubox.agent.events import AgentEvent, EndReason, Notice, QuestionAsked, TurnFailed, TurnFinished, TurnStarted
+from gpubox.agent.events import AgentEvent, EndReason, Notice, TurnFailed, TurnStarted
 from gpubox.agent.hosting import HostedTurn
-from gpubox.agent.images import image_urls
-from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Answer, AskOwner
+from gpubox.agent.tools import AskOwner
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
 
 _REASONS: Mapping[str, EndReason] = {"cancelled": "stopped", "max_tokens": "length", "max_turn_requests": "rounds"}
-_LEDGER_WAITS, _LEDGER_SECONDS = 5, 0.1
-"""The gateway writes its line when the agent has its answer."""
 MAX_SESSIONS = 500
-
-
-class AgentProcess(Protocol):
-    """The process of an agent: a ``sandbox.resident.Resident``."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    @property
-    def last_words(self) -> str:
-        """The end of what it wrote to stderr."""
-
-    async def begin_turn(self, layers: tuple[Path, ...]) -> None:
-        """Its copy becomes what the workspace under ``layers`` is. Raises GpuboxError."""
-
-    async def end_turn(self) -> tuple[str, ...]:
-        """What it changed goes into the top layer. Raises GpuboxError."""
-
-    async def close(self) -> None:
-        """Kills it and all that it started. May be called twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """An agent that runs."""
-
-    process: AgentProcess
-    cwd: str
-    """The workspace, as the agent names it."""
-    files: Path
-    """The folder of this machine that it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hosting:
-    """How an agent is hosted."""
-
-    title: str
-    connect: Callable[[], Awaitable[ServerEndpoint]]
-    start: Callable[[HostedTurn], Awaitable[Started]]
-    ledger: Path
-    client: str
-    """Its name in the ledger."""
-    asks_now: Callable[[], Awaitable[bool]]
-    """Whether one of its requests is at the gateway now."""
-    auth: str = ""
-    """How it signs in, if it insists; empty: it need not."""
-    start_seconds: float = 90.0
-    silence_seconds: float = AgentSettings().silence_seconds
-    call_seconds: float = AgentSettings().max_turn_seconds
-    """The longest silence while a call of it runs."""
-    stop_seconds: float = 5.0
-
-
-@dataclass(slots=True)
-class _Session:
-    """The running process, and its conversation with gpubox."""
-
-    started: Started
-    peer: Peer
-    reading: asyncio.Task[str]
-    files: ClientFiles
-    id: str = ""
-    title: str = ""
-    """What it calls itself, with its version."""
-    capabilities: dict[str, Any] = field(default_factory=dict)
-    offers: Offers = field(default_factory=Offers)
-
-    def can(self, *path: str) -> bool:
-        """Whether it says so of itself."""
-        value: Any = self.capabilities
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value is not None and value is not False
 
 
 class HostedProgram:
     """The agent. ``connect``, then ``run`` turns, one at a time."""
 
-    def __init__(self, hosting: Hosting, ask: AskOwner) -> None:
+    def __init__(self, hosting: HowHosted, ask: AskOwner) -> None:
         self._hosting, self._ask = hosting, ask
-        self._session: _Session | None = None
-        self._turn: _Turn | None = None
+        self._session: OpenSession | None = None
+        self._turn: HostedRun | None = None
 
     async def connect(self) -> ServerEndpoint:
         return await self._hosting.connect()
@@ -124,7 +43,7 @@ class HostedProgram:
     async def run(self, turn: HostedTurn) -> AsyncGenerator[AgentEvent, None]:
         """The events of one turn. If it is closed early the process is ended."""
         rounds = TurnRounds(self._hosting.ledger, self._hosting.client)
-        running = self._turn = _Turn(self._hosting, self._ask, turn, rounds)
+        running = self._turn = HostedRun(self._hosting, self._ask, turn, rounds)
         yield TurnStarted("acp", self._hosting.title)
         work = asyncio.create_task(self._work(running))
         work.add_done_callback(lambda _: running.events.put_nowait(None))
@@ -162,7 +81,7 @@ class HostedProgram:
             await asyncio.wait([session.reading])
             await session.started.process.close()
 
-    async def _work(self, turn: _Turn) -> AgentEvent:
+    async def _work(self, turn: HostedRun) -> AgentEvent:
         """Runs the turn and returns its last event. What it changed is in the turn's layer then."""
         try:
             session = await turn.unless_stopped(self._ready(turn))
@@ -174,7 +93,7 @@ class HostedProgram:
         except GpuboxError as error:
             return await self._failed(turn, error)
 
-    async def _prompt(self, turn: _Turn, session: _Session) -> AgentEvent:
+    async def _prompt(self, turn: HostedRun, session: OpenSession) -> AgentEvent:
         process, work = session.started.process, turn.order.work
         await process.begin_turn(work.workspace.layers())
         try:
@@ -194,11 +113,11 @@ class HostedProgram:
             reason = "cancelled"
         return turn.finished(_REASONS.get(reason, "answered"))
 
-    async def _harvest(self, turn: _Turn, session: _Session) -> None:
+    async def _harvest(self, turn: HostedRun, session: OpenSession) -> None:
         await session.started.process.end_turn()
         await run_in_thread(turn.order.work.workspace.note_changes)
 
-    async def _failed(self, turn: _Turn, error: GpuboxError) -> TurnFailed:
+    async def _failed(self, turn: HostedRun, error: GpuboxError) -> TurnFailed:
         """Ends the process; the sentence has its last words."""
         words = ""
         if self._session:
@@ -214,13 +133,14 @@ class HostedProgram:
         hint = error.hint or (f"Its last words: {words}" if words else "The next question starts it anew.")
         return TurnFailed(error.message, hint, totals=turn.totals)
 
-    async def _ready(self, turn: _Turn) -> _Session:
+    async def _ready(self, turn: HostedRun) -> OpenSession:
         """The session, started if it does not run. Raises GpuboxError."""
         session = self._session
         if session and session.peer.problem:
             await self.close()
         if session := self._session:
             turn.before = turn.order.missed
+            await self._choose(session, turn)
             return session
         started = await self._hosting.start(turn.order)
         session = self._session = self._speak(started)
@@ -237,13 +157,13 @@ class HostedProgram:
             turn.emit(session.offers.event)
         return session
 
-    def _speak(self, started: Started) -> _Session:
+    def _speak(self, started: Started) -> OpenSession:
         files = ClientFiles(started.files, started.cwd)
         process = started.process
         peer = Peer(process.reader, process.writer, self._answer, self._heed, title=self._hosting.title)
-        return _Session(started, peer, asyncio.create_task(peer.run()), files)
+        return OpenSession(started, peer, asyncio.create_task(peer.run()), files)
 
-    async def _initialize(self, session: _Session) -> None:
+    async def _initialize(self, session: OpenSession) -> None:
         about = {
             "protocolVersion": protocol.VERSION,
             "clientCapabilities": {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": False},
@@ -253,17 +173,14 @@ class HostedProgram:
         answer = answer if isinstance(answer, dict) else {}
         version = answer.get("protocolVersion")
         if isinstance(version, bool) or version not in protocol.READABLE:
-            said = line(str(version), 40)
-            raise GpuboxError(
-                f"{self._hosting.title} speaks version {said} of the Agent Client Protocol, and gpubox speaks version 1.",
-                "Another version of the agent may fit.",
-            )
+            said = f"{self._hosting.title} speaks version {line(str(version), 40)} of the Agent Client Protocol"
+            raise GpuboxError(f"{said}, and gpubox speaks version 1.", "Another version of the agent may fit.")
         capabilities, info = answer.get("agentCapabilities"), answer.get("agentInfo")
         session.capabilities = capabilities if isinstance(capabilities, dict) else {}
         if isinstance(info, dict):
             session.title = f"{line(info.get('title') or info.get('name'), 40)} {line(info.get('version'), 20)}".strip()
 
-    async def _open_session(self, session: _Session, turn: _Turn) -> None:
+    async def _open_session(self, session: OpenSession, turn: HostedRun) -> None:
         """The chat's session, resumed if the agent can; else a new one, which is told what was said."""
         place = {"cwd": session.started.cwd, "mcpServers": []}
         known = turn.order.session_id
@@ -285,7 +202,7 @@ class HostedProgram:
             text = f"{self._hosting.title} does not remember this conversation, and is told what was said."
             turn.emit(Notice("reread", text))
 
-    async def _new_session(self, session: _Session, place: dict[str, Any]) -> dict[str, Any]:
+    async def _new_session(self, session: OpenSession, place: dict[str, Any]) -> dict[str, Any]:
         session.id = ""
         try:
             answer = await session.peer.request("session/new", place)
@@ -298,12 +215,13 @@ class HostedProgram:
             raise GpuboxError(f"{self._hosting.title} opened no session.")
         return answer
 
-    async def _choose(self, session: _Session, turn: _Turn) -> None:
+    async def _choose(self, session: OpenSession, turn: HostedRun) -> None:
         """Sets what the owner chose, and the agent's own plan mode in plan mode."""
         wanted = dict(turn.order.settings.agent_choices)
-        modes = next((each for each in session.offers.choices if each.id == "mode"), None)
-        if turn.order.settings.apply == "plan" and modes and any(value == "plan" for value, _ in modes.options):
+        if turn.order.settings.apply == "plan":
             wanted["mode"] = "plan"
+        elif session.planned:
+            wanted.setdefault("mode", session.planned)
         for choice in session.offers.choices:
             value = wanted.get(choice.id, choice.value)
             if value == choice.value or all(value != each for each, _ in choice.options):
@@ -311,10 +229,12 @@ class HostedProgram:
             try:
                 await self._set(session, choice.id, value)
                 session.offers.choose(choice.id, value)
+                if choice.id == "mode" and value == "plan":
+                    session.planned = choice.value
             except RpcError as error:
                 turn.emit(Notice("refused", error.message))
 
-    async def _set(self, session: _Session, name: str, value: str) -> None:
+    async def _set(self, session: OpenSession, name: str, value: str) -> None:
         """Agents have up to three ways for it; the newest one first."""
         about = {"sessionId": session.id}
         try:
@@ -344,7 +264,7 @@ class HostedProgram:
             raise RpcError("There is no such session.", BAD_PARAMETERS)
         match method:
             case "session/request_permission":
-                return await turn.permit(params) if turn and turn.session is session else _CANCELLED
+                return await turn.permit(params) if turn and turn.session is session else CANCELLED
             case "fs/read_text_file":
                 return {"content": await run_in_thread(session.files.read, params)}
             case "fs/write_text_file":
