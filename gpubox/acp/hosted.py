@@ -79,7 +79,7 @@ class HostedProgram:
         if session:
             session.reading.cancel()
             await asyncio.wait([session.reading])
-            await session.started.process.close()
+            await session.started.close()
 
     async def _work(self, turn: HostedRun) -> AgentEvent:
         """Runs the turn and returns its last event. What it changed is in the turn's layer then."""

@@ -56,6 +56,13 @@ class Started:
     """The workspace, as the agent names it."""
     files: Path
     """The folder of this machine that it is."""
+    close_ways: Callable[[], Awaitable[None]] | None = None
+    """Closes what leads out of its walls, once it has ended."""
+
+    async def close(self) -> None:
+        await self.process.close()
+        if self.close_ways:
+            await self.close_ways()
 
 
 @dataclass(frozen=True, slots=True)

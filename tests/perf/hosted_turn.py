@@ -21,7 +21,7 @@ from typing import Any
 
 from gpubox.acp.relay import GATEWAY, Relay
 from gpubox.config import Config
-from gpubox.json_rpc import Peer, pipe_streams
+from gpubox.json_rpc import Peer
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.resident import start_resident
 from gpubox.sandbox.runner import Sandbox
