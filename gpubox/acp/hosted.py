@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpubox import __version__
@@ -126,7 +127,7 @@ class HostedProgram:
                 await asyncio.wait_for(asyncio.shield(self._session.reading), 0.2)
             words = line(self._session.started.process.last_words.rpartition("\n")[2], 300)
             strange = self._session.peer.strange
-            words = words or (strange[-1] if strange else "")
+            words = words or self._session.started.process.why or (strange[-1] if strange else "")
             await self.close()
         for event in turn.updates.end():
             turn.emit(event)
@@ -136,12 +137,12 @@ class HostedProgram:
 
     async def _ready(self, turn: HostedRun) -> OpenSession:
         """The session, started if it does not run. Raises GpuboxError."""
-        if self._session and self._session.peer.problem:
-            await self.close()
+        if self._session and (self._session.peer.problem or self._session.chat != turn.order.chat):
+            await self.close()  # it has ended, or the chat has another name, and its copy another place
         session = self._session
         is_new = session is None
         if session is None:
-            session = self._session = self._speak(await self._hosting.start(turn.order))
+            session = self._session = self._speak(await self._hosting.start(turn.order), turn.order.chat)
         limit = self._hosting.start_seconds
         try:
             async with asyncio.timeout(limit):
@@ -157,11 +158,11 @@ class HostedProgram:
             turn.emit(session.offers.event)
         return session
 
-    def _speak(self, started: Started) -> OpenSession:
+    def _speak(self, started: Started, chat: Path) -> OpenSession:
         files = ClientFiles(started.files, started.cwd)
         process = started.process
         peer = Peer(process.reader, process.writer, self._answer, self._heed, title=self._hosting.title)
-        return OpenSession(started, peer, asyncio.create_task(peer.run()), files)
+        return OpenSession(started, peer, asyncio.create_task(peer.run()), files, chat)
 
     async def _initialize(self, session: OpenSession) -> None:
         about = {

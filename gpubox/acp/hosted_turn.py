@@ -36,6 +36,10 @@ class AgentProcess(Protocol):
     def last_words(self) -> str:
         """The end of what it wrote to stderr."""
 
+    @property
+    def why(self) -> str:
+        """Why it ended; empty: it runs, or nobody knows."""
+
     async def begin_turn(self, layers: tuple[Path, ...]) -> None:
         """Its copy becomes what the workspace under ``layers`` is. Raises GpuboxError."""
 
@@ -95,6 +99,8 @@ class OpenSession:
     peer: Peer
     reading: asyncio.Task[str]
     files: ClientFiles
+    chat: Path
+    """The file of the chat for which it was started."""
     id: str = ""
     title: str = ""
     """What it calls itself, with its version."""
