@@ -255,7 +255,8 @@ for thread in threads: thread.join()
 print(len(right))
 """
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    async with server, Relay(server.sockets[0].getsockname()) as relay, agent(walls, world, code, relay) as resident:
+    way = Relay(server.sockets[0].getsockname())
+    async with server, way as relay, agent(walls, world, code, relay, processes=256) as resident:
         assert await all_output(resident) == "20\n"
 
 
