@@ -124,9 +124,11 @@ class Paths:
         """The home of an agent that chats host: its state, which lasts."""
         return self.state / "agents" / agent
 
-    def agent_settings(self, agent: str) -> Path:
-        """The folder with the settings of an agent that `gpubox launch` starts."""
-        return self.state / "launch" / agent
+    def agent_settings(self, agent: str, model: str) -> Path:
+        """The folder with the settings of an agent that `gpubox launch` starts with this model; another may run."""
+        from urllib.parse import quote  # only `gpubox launch` needs it
+
+        return self.state / "launch" / agent / quote(model, safe="").replace(".", "%2E")
 
     def instance_state(self, instance: str) -> Path:
         return self.state / "servers" / f"{instance}.json"

@@ -164,6 +164,8 @@ def _run(arguments: list[str], as_json: bool) -> int:
         change, ctx = re.search(r"extra arguments? \(([^\s()=]+)=", error.message), getattr(error, "ctx", None)
         if change and ctx and "--set" in ctx.command.get_help(ctx):
             hint = f"A change is written after --set: --set {change[1]}=VALUE"
+        if isinstance(error, click.NoSuchOption) and ctx and ctx.command.name == "launch":
+            hint = f"What is the agent's own stands behind --: gpubox launch AGENT -- {error.option_name}"
         if hint:
             diagnostics.note(f"       {hint}")
         if as_json:
