@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,12 @@ def turn(text: str) -> str:
         say(f"[{chosen}]")
         if chosen == "cancelled":
             return "cancelled"
+    if "model" in text:
+        body = {"model": os.environ["ROBOT_MODEL"], "messages": [], "max_tokens": 2, "pace": 1000}
+        headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"}
+        url = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+            say(f"{answer.status} in {here}, home {os.environ['HOME']}. ")
     if "slow" in text:
         say("slowly")
         while receive().get("method") != "session/cancel":

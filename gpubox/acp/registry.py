@@ -135,7 +135,7 @@ def _installed_in(program: Path) -> tuple[Path, ...]:
     interpreter = _interpreter(real)
     places = [program, _package(real)]
     if interpreter:
-        places += [interpreter, _package(interpreter.resolve())]
+        places += [interpreter, _package(interpreter), _package(interpreter.resolve())]
     return tuple(dict.fromkeys(place for place in places if not place.is_relative_to("/usr")))
 
 
