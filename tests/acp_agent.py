@@ -167,6 +167,7 @@ IN_ANSWER: dict[str, Any] = {  # (method, the result instead)
     "new: a number": ("session/new", 7),
     "new: id is a number": ("session/new", {"sessionId": 7}),
     "new: id is empty": ("session/new", {"sessionId": ""}),
+    "new: id is endless": ("session/new", {"sessionId": "s" * 100_000}),
     "prompt: null": ("session/prompt", None),
     "prompt: a list": ("session/prompt", []),
     "prompt: reason is a number": ("session/prompt", {"stopReason": 7}),
@@ -217,6 +218,11 @@ HARMLESS: dict[str, Any] = {  # the turn goes on
     "surrogates": lambda: [say("\ud800 x"), call("s", "completed", title="\udfff", rawInput={"\ud800": "\udfff"})],
     "control codes": lambda: call("c", "completed", title="\x1b[2J\x1b]0;hi\x07\nred", kind="\x1b[31m"),
     "a call that ends twice": lambda: [call("d", each, title="once") for each in ("completed", "completed", "failed")],
+    "many plans and titles": lambda: [
+        [update("plan", entries=[{"content": "x" * 300 + str(n)}] * 90), call("many", "in_progress", title=f"t{n}"),
+         update("available_commands_update", availableCommands=[{"name": f"c{n}", "description": "d" * 300}] * 90)]
+        for n in range(1000)
+    ],
     "a call that never ends": lambda: call("n", "in_progress", title="hangs"),
     "other sessions": lambda: [
         update("agent_message_chunk", session=s, content={"type": "text", "text": "FOREIGN"})

@@ -27,7 +27,7 @@ from gpubox.errors import GpuboxError
 from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
 
 _REASONS: Mapping[str, EndReason] = {"cancelled": "stopped", "max_tokens": "length", "max_turn_requests": "rounds"}
-MAX_SESSIONS = 500
+MAX_SESSIONS, MAX_SESSION_ID = 500, 500
 
 
 class HostedProgram:
@@ -176,10 +176,8 @@ class HostedProgram:
         if isinstance(version, bool) or version not in protocol.READABLE:
             said = f"{self._hosting.title} speaks version {line(str(version), 40)} of the Agent Client Protocol"
             raise GpuboxError(f"{said}, and gpubox speaks version 1.", "Another version of the agent may fit.")
-        capabilities, info = answer.get("agentCapabilities"), answer.get("agentInfo")
+        capabilities = answer.get("agentCapabilities")
         session.capabilities = capabilities if isinstance(capabilities, dict) else {}
-        if isinstance(info, dict):
-            session.title = f"{line(info.get('title') or info.get('name'), 40)} {line(info.get('version'), 20)}".strip()
 
     async def _open_session(self, session: OpenSession, turn: HostedRun) -> None:
         """The chat's session, resumed if the agent can; else a new one, which is told what was said."""
@@ -212,9 +210,11 @@ class HostedProgram:
                 raise
             await session.peer.request("authenticate", {"methodId": self._hosting.auth})
             answer = await session.peer.request("session/new", place)
-        if not (isinstance(answer, dict) and isinstance(answer.get("sessionId"), str) and answer["sessionId"]):
+        name = answer.get("sessionId") if isinstance(answer, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_SESSION_ID:
             raise GpuboxError(f"{self._hosting.title} opened no session.")
-        return answer
+        opened: dict[str, Any] = answer
+        return opened
 
     async def _choose(self, session: OpenSession, turn: HostedRun) -> None:
         """Sets what the owner chose, and the agent's own plan mode in plan mode."""
@@ -252,11 +252,9 @@ class HostedProgram:
         if method != "session/update" or session is None or params.get("sessionId") not in (session.id, None):
             return
         update = params.get("update")
-        if isinstance(update, dict) and (event := session.offers.heed(update)):
-            if turn:
-                turn.emit(event)
-        elif turn and turn.session is session:
-            turn.heed(update)
+        offers = session.offers.heed(update) if isinstance(update, dict) else None
+        if turn and turn.session is session:
+            turn.heed(update, offers)
 
     async def _answer(self, method: str, params: dict[str, Any]) -> Any:
         """Answers a request of the agent."""
