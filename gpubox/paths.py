@@ -162,5 +162,10 @@ def _xdg(kind: str, default: str) -> Path:
 
 def shipped_profiles() -> Path:
     """The folder of the profiles that come with gpubox, in the wheel or in the checkout."""
-    packaged = Path(__file__).parent / "_shipped_profiles"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "profiles"
+    return shipped("profiles")
+
+
+def shipped(what: str) -> Path:
+    """The same of ``docs``, too."""
+    packaged = Path(__file__).parent / f"_shipped_{what}"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / what

@@ -55,6 +55,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "launch": "start claude, codex, opencode, qwen, goose, crush, aider or pi here, at the gateway",
         "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
         "clients": "list the gateway's clients; hold their requests",
+        "mcp": "offer the box to coding agents and editors, as an MCP server",
         "web": "show the screen in a browser, to whoever has a key",
     },
     "Chat": {"chat": "ask the model; list, search and edit chats; run a program in their sandbox"},
