@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.tools import Answer, OwnerQuestion
+from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.gateway.ledger import Ledger
 from gpubox.paths import Paths
 from tests import acp_agent_faults
@@ -83,6 +86,22 @@ def test_without_a_gateway_or_of_an_unknown_name_nothing_is_recorded(
     assert code == 2
     assert "robot" in events[-1]["hint"]
     assert values(capfd, "chat", "ls")[1]["chats"] == []
+
+
+TYPED = {"2": Answer(True, "Always"), "y": Answer(True), "n": Answer(False, "n"), "3": Answer(False, "3")}
+
+
+@pytest.mark.parametrize(("typed", "answer"), TYPED.items())
+async def test_a_permission_is_answered_by_a_number(
+    typed: str, answer: Answer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{typed}\n"))
+    prompt = ApprovalPrompt(True)
+    prompt.call_shown.set()
+    assert await prompt(OwnerQuestion("permission", "May it do this? \x1b[2Jrm", ("Allow", "Always"))) == answer
+    said = capfd.readouterr().err
+    assert "1  Allow" in said
+    assert "\x1b" not in said
 
 
 def test_the_agents_there_are(robot: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
