@@ -205,7 +205,10 @@ class _KernelMemory:
         passed, (cpu, last) = time.monotonic() - self._checked, self._activity()
         busy = last != self._seen[1] or not 0 <= cpu - self._seen[0] < _REST_CPU_SECONDS
         self.tick = _TICK_SECONDS if busy else _REST_TICK_SECONDS
-        return passed > (self.pause if busy else _REST_SECONDS)
+        pause = self.pause
+        if CONFIG["group_bounds"]:  # the kernel bounds its memory: this only says why early
+            self.tick, pause = _REST_TICK_SECONDS, 0.1
+        return passed > (pause if busy else _REST_SECONDS)
 
     def _activity(self) -> "tuple[float, bytes]":
         """CPU seconds of the processes of the last check, and the last process id that was given out."""
