@@ -6,6 +6,7 @@ http_connection.py  the client's side: reads requests within limits, writes repl
 client_request.py   one request: to a server, its reply back, its line in the ledger
 routes.py           what a request asks for, and how its errors look
 watching.py         what the box's screen shows, for keys that may watch
+offers.py           which models the gateway offers to a client, and the client's settings
 own_replies.py      what the gateway answers by itself: models, metrics, control
 changes.py          what the gateway changes in a request and its reply: parameters, personas, the model's name
 upstream.py         the server's side: one connection for one request

@@ -82,6 +82,16 @@ def agent_launch(agent: LaunchedAgent, target: ClientTarget, folder: Path) -> Ag
     )
 
 
+def home_files(agent: LaunchedAgent, target: ClientTarget, files: Mapping[str, Any]) -> dict[str, str]:
+    """JSON texts by their paths; their words are those of ``agent``."""
+    entry = CLIENT_DATA[agent.client]
+    settings = filled(entry["settings"], target, target.model)
+    if entry["form"] == "exports":
+        settings = {name: str(value) for name, value in settings.items()}
+    words = {"settings": settings}
+    return {name: json.dumps(filled(value, target, target.model, words), indent=2) for name, value in files.items()}
+
+
 def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     both = {
         key: _merged(settings[key], item) if isinstance(settings.get(key), dict) and isinstance(item, dict) else item

@@ -18,10 +18,10 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.agent_keys import agent_key
 from gpubox.gateway.gateway_client import read_gateway
 from gpubox.gateway.gateway_status import GatewayStatus
+from gpubox.gateway.offers import choose_model, gateway_models, offered_models
 from gpubox.interchange.agent_launch import LAUNCHED, agent_launch, launched_agent
 from gpubox.interchange.client_settings import ClientTarget, usable_models
 from gpubox.storage import private_folder, unwritable, write_atomically
-from gpubox.views.connect import choose_model, gateway_models, offered_models
 from gpubox.views.rows import Table
 
 
