@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """An agent that gpubox can host."""
+
+    name: str
+    install: str = ""
+    """The command that installs it; empty: it is installed."""
+
+    @property
+    def about(self) -> str:
+        return f"not installed; Enter copies this:\n{self.install}" if self.install else "confined, through the gateway"
+
 
 READ_ONLY = "This is a recording: no model answers here."
 
@@ -66,6 +80,10 @@ class Chats:
             return await find_endpoint(self.paths, self.config, url=self.url)
 
         return Chat(self.paths, self.config, name, find=find, ask=ask)
+
+    async def agents(self) -> list[AgentRow]:
+        """The agents that can be hosted, those that are not installed last."""
+        raise NotImplementedError
 
     async def free_name(self, text: str) -> str:
         from gpubox.agent.chat_files import free_name
