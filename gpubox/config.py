@@ -83,6 +83,19 @@ class McpServer:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnAgent:
+    """``[agents.NAME]``: a coding agent that a chat may host (Agent Client Protocol, over stdio)."""
+
+    command: tuple[str, ...] = toml_key("list", "The program that speaks ACP, and its arguments.", tuple, items="text")
+    title: str = toml_key("text", "How it is shown.", "")
+    launch: str = toml_key("text", "The agent of `gpubox launch` whose settings point it at the gateway.", "")
+    env: Mapping[str, str] = toml_key("map", "More of its environment.", dict, items="text")
+    hosts: tuple[str, ...] = toml_key(
+        "list", "Hosts that it may reach besides the gateway, such as api.example.com:443.", tuple, items="text"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The contents of config.toml. Every key has a default, and the file may be absent."""
 
@@ -133,6 +146,9 @@ class Config:
     mcp: Mapping[str, McpServer] = toml_key(
         "map", "Name -> a server whose tools the chat may call.", dict, items="table", table=McpServer
     )
+    agents: Mapping[str, OwnAgent] = toml_key(
+        "map", "Name -> a coding agent that a chat may host.", dict, items="table", table=OwnAgent
+    )
     engines: Mapping[str, str] = toml_key("map", "Engine name -> path of a llama-server binary.", dict, items="path")
     keys: Mapping[str, Path] = toml_key(
         "map", "Address of a server that gpubox did not start -> file (mode 0600) with its API key.", dict, items="path"
@@ -156,6 +172,9 @@ def load_config(paths: Paths) -> Config:
             raise table.error(f"[mcp.{name}]", "needs a name of letters, digits, - and _, such as [mcp.files]")
         if not server.command:
             raise table.error(f"[mcp.{name}] command", "is empty")
+    for name in config.agents:
+        if not name.replace("-", "_").isidentifier() or not name.isascii():  # a folder and a key are named so
+            raise table.error(f"[agents.{name}]", "needs a name of letters, digits, - and _, such as [agents.mine]")
     given = {name: str(binary) for name, binary in config.engines.items()}
     return replace(config, engines={**built, **given})
 

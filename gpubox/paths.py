@@ -79,6 +79,8 @@ class Paths:
     """The finished requests of the gateway's clients, a file for each day."""
     client_keys = _Place("config", "client-keys.json")
     """Names of the gateway's clients, and the hashes of their keys."""
+    agent_keys = _Place("state", "gateway", "agent-keys.json")
+    """The keys of the agents that gpubox starts (``gateway.agent_keys``)."""
     key_memory = _Place("state", "gateway", "keys-seen")
     """Which files with keys the gateway has seen: when one is gone, it refuses everybody."""
     kept_kv = _Place("cache", "kv")
@@ -117,6 +119,10 @@ class Paths:
     @property
     def config_file(self) -> Path:
         return self.config_override or self.config / "config.toml"
+
+    def agent_settings(self, agent: str) -> Path:
+        """The folder with the settings of an agent that `gpubox launch` starts."""
+        return self.state / "launch" / agent
 
     def instance_state(self, instance: str) -> Path:
         return self.state / "servers" / f"{instance}.json"

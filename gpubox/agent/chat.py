@@ -17,7 +17,16 @@ import msgspec
 
 from gpubox.agent.chat_file import ChatFile
 from gpubox.agent.chat_files import branch_chat, require_turn
-from gpubox.agent.chat_log import ChatLog, ChatSettings, FilesTaken, HeadMoved, OwnerNote, SettingsChanged, TurnHeader
+from gpubox.agent.chat_log import (
+    ChatLog,
+    ChatSettings,
+    FilesTaken,
+    HeadMoved,
+    OwnerNote,
+    SettingsChanged,
+    TurnHeader,
+)
+from gpubox.agent.chat_work import ChatWork
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import (
@@ -31,8 +40,17 @@ from gpubox.agent.events import (
     TurnFinished,
     TurnStarted,
 )
+from gpubox.agent.hosting import (
+    REDONE,
+    REWOUND,
+    UNDONE,
+    HostAgent,
+    HostedAgent,
+    Hosting,
+    hosted_turn,
+)
 from gpubox.agent.tools import AskOwner, nobody
-from gpubox.agent.workspace import Workspace, printable_path
+from gpubox.agent.workspace import printable_path
 from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config
@@ -42,8 +60,6 @@ from gpubox.paths import Paths
 if TYPE_CHECKING:
     from gpubox.agent.compaction import AfterTurn
     from gpubox.agent.loop import AgentLoop
-    from gpubox.agent.mcp import McpServers
-    from gpubox.agent.projects import ProjectTests
     from gpubox.agent.work import Work
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.layers import View
@@ -69,24 +85,26 @@ class Chat:
         ask: AskOwner = nobody,
         sandbox: Sandbox | None = None,
         any_workdir: bool = False,
+        host: HostAgent | None = None,
     ) -> None:
         """Opens the chat ``name``; empty: a new chat, which gets its name from the first question.
 
         ``find`` returns the server that answers; by default it is the box's active server. ``ask`` asks the owner.
-        Raises GpuboxError if the chat cannot be opened or another gpubox has it open.
+        ``host`` makes the agent that the settings name. Raises GpuboxError if the chat cannot be opened or another
+        gpubox has it open.
         """
-        self._paths, self._config, self._any_workdir = paths, config, any_workdir
+        self._paths = paths
         self._find: FindEndpoint = find or (lambda: find_endpoint(paths, config))
-        self._ask_owner, self._sandbox = ask, sandbox
+        self._ask_owner = ask
         self.endpoint: ServerEndpoint | None = None
         """The server of the running or the last turn."""
         self._client: LlamaClient | None = None
-        self._loop: AgentLoop | None = None
+        self._loop: AgentLoop | HostedAgent | None = None
+        """What answers now."""
+        self._hosting = Hosting(host, ask)
         self._idle = asyncio.Event()
         self._idle.set()
-        self._workspace: Workspace | None = None
-        self._open_work: Work | None = None
-        self._servers: McpServers | None = None
+        self._files = ChatWork(paths, config, sandbox, any_folder=any_workdir)
         self._new_server = False
         self._after: AfterTurn | None = None
         self._conversation: Conversation | None = None
@@ -127,19 +145,15 @@ class Chat:
         """Holds from the next turn on. Raises UsageError if the folder cannot be a workspace."""
         if settings.workdir != self.settings.workdir:
             self._require_idle()
-            workspace = self._new_workspace(settings.workdir) if settings.workdir else None
-            if workspace:
-                settings = msgspec.structs.replace(settings, workdir=str(workspace.root))
-            self._close_work()
-            self._workspace = workspace
+            settings = msgspec.structs.replace(settings, workdir=self._files.change(settings.workdir))
         if settings != self.settings:
             self._record(SettingsChanged(settings, utc_now()))
 
     def rename_to(self, name: str) -> None:
         """Renames the chat, also before it has a file. Raises UsageError if the name is taken or not valid."""
-        if self._open_work:
+        if self._files.opened:
             self._require_idle()
-            self._close_work()
+            self._files.close_layers()
         self._file.rename_to(name)
 
     def rewind(self, turn_id: str = "") -> None:
@@ -150,6 +164,7 @@ class Chat:
         self._require_idle()
         require_turn(self.log, turn_id)
         self._record(HeadMoved(turn_id, utc_now()))
+        self._tell_agent(REWOUND)
 
     def branch(self, name: str, turn_id: str | None = None) -> str:
         """Copies the chat up to ``turn_id`` (without it: up to the head) to a new chat ``name``.
@@ -169,23 +184,27 @@ class Chat:
         cancelled, the chat keeps what was received. Raises GpuboxError if no server answers; then nothing is recorded.
         """
         with self._alone():
-            endpoint = await self._connect()
-            if self.settings.tools and self.settings.workdir:
-                self._known_workspace()
+            hosted = await self._hosting.agent(self.settings)
+            self.endpoint = endpoint = await (hosted.connect() if hosted else self._connect())
+            has_work = self.settings.tools or hosted is not None
+            if has_work and self.settings.workdir:
+                self._files.known(self.settings.workdir)
             await self._rest()
             self._file.create(text)
             question = Message("user", text, images=await run_in_thread(self._file.store_images, images))
-            work = await self._work() if self.settings.tools else None
-            async with aclosing(self._run_turn(question, attached, endpoint, work)) as events:
+            work = await self._work() if has_work else None
+            async with aclosing(self._run_turn(question, attached, endpoint, work, hosted)) as events:
                 async for event in events:
                     yield event
 
     async def _run_turn(
-        self, question: Message, attached: str, endpoint: ServerEndpoint, work: Work | None
+        self,
+        question: Message,
+        attached: str,
+        endpoint: ServerEndpoint,
+        work: Work | None,
+        hosted: HostedAgent | None,
     ) -> AsyncGenerator[AgentEvent, None]:
-        from gpubox.agent.loop import AgentLoop
-
-        assert self._client is not None
         conversation, reread = self._conversation, 0
         if conversation is None or self._conversation_head != self.log.head:
             reread = conversation.server_cache_tokens if conversation and self._new_server else 0
@@ -197,34 +216,46 @@ class Chat:
         text = "\n\n".join([*self.log.notes, question.content + attached])
         first = [msgspec.structs.replace(question, content=text)]
         if work:
-            await work.introduce(conversation, first, notices, plan=self.settings.apply == "plan")
+            rules = hosted is None  # another agent reads them itself
+            await work.introduce(conversation, first, notices, plan=self.settings.apply == "plan", rules=rules)
         turn_id = secrets.token_hex(4)
         if work:
             await run_in_thread(work.begin_turn, turn_id, plan=self.settings.apply == "plan")
         self._conversation_head = turn_id
+        answers: AsyncGenerator[AgentEvent, None] | None = None
+        if hosted and work:
+            self._loop, answers = hosted, hosted.run(hosted_turn(turn_id, first[-1], work, self._file))
         header = TurnHeader(
-            turn_id, self.log.head, utc_now(), question.content, endpoint.profile_name, endpoint.build, endpoint.model
-        )
+            turn_id, self.log.head, utc_now(), question.content, endpoint.profile_name, endpoint.build, endpoint.model,
+            self.settings.agent if hosted else "",
+        )  # fmt: skip
         self._record(header)
         messages = [conversation.add(message) for message in first]
         for message in messages:
             self._log_event(message)
         logged_messages = len(conversation.messages)
-        self._loop, after = AgentLoop(self._ask_owner), self._after_turn()
-        self._loop.queued = self.queued
+        settings, tools, after = self.settings.agent_settings(endpoint.system_prompt), work.tools if work else [], None
+        if answers is None:
+            from gpubox.agent.loop import AgentLoop
+
+            assert self._client is not None
+            self._loop, after = AgentLoop(self._ask_owner), self._after_turn()
+            self._loop.queued = self.queued
+            answers = self._loop.run(conversation, settings, tools, self._client)
         failure = ""
         try:
             for message in messages:
                 yield message
-            settings = self.settings.agent_settings(endpoint.system_prompt)
-            tools = work.tools if work else []
-            async with aclosing(self._loop.run(conversation, settings, tools, self._client)) as events:
+            async with aclosing(answers) as events:
                 async for event in events:
+                    if hosted:
+                        conversation.apply(event)
                     logged_messages += isinstance(event, MessageAdded)
-                    after.observe(event)
+                    if after:
+                        after.observe(event)
                     if isinstance(event, TurnFinished | TurnFailed):
                         endings = [work.ending(self.settings.apply, self._record)] if work else []
-                        if isinstance(event, TurnFinished):
+                        if isinstance(event, TurnFinished) and after and self._client:
                             endings.append(after.ending(conversation, settings, tools, self._client))
                         for ending in endings:
                             async with aclosing(ending):
@@ -259,14 +290,14 @@ class Chat:
         Returns False if the model was not asked yet: then close the generator.
         """
         summing_up = self._after is not None and self._after.summing_up.stop()
-        testing = self._open_work is not None and self._open_work.testing.stop()
+        testing = self._files.opened is not None and self._files.opened.testing.stop()
         if self._loop and not (summing_up or testing):
             self._loop.stop()
         return self._loop is not None
 
     def view(self) -> View | None:
         """The workspace as the model sees it; ``None``: its layers are not open yet."""
-        return self._open_work.steps.view() if self._open_work else None
+        return self._files.opened.steps.view() if self._files.opened else None
 
     async def changes(self) -> list[Change]:
         """What the turns changed and the owner has not decided on, against the workspace as it is now, by path."""
@@ -305,6 +336,7 @@ class Chat:
             raise UsageError("There is no turn to undo.")
         result = await self._step("undo", set(path[path.index(target) :]), keep)
         self._record(HeadMoved(self.log.turns[target].parent_id, utc_now(), "undo"))
+        self._tell_agent(UNDONE)
         return result
 
     async def redo(self, *, keep: Collection[str] = ()) -> StepResult:
@@ -315,6 +347,7 @@ class Chat:
         known = {turn.id for turn in self.log.path()}
         result = await self._step("redo", {turn.id for turn in self.log.path(target)} - known, keep)
         self._record(HeadMoved(target, utc_now(), "redo"))
+        self._tell_agent(REDONE)
         return result
 
     async def run_test(self) -> TestFinished:
@@ -326,17 +359,12 @@ class Chat:
 
     async def test_command(self) -> tuple[str, str]:
         """``(confirmed, proposed)``: the test command, and what the project's files point to; empty: none."""
-        tests = self._tests()
+        tests = self._files.tests(self.settings.workdir)
         return tests.command, await run_in_thread(tests.find)
 
     async def confirm_test(self, command: str) -> None:
         """The owner says which command tests the project; empty: none."""
-        await run_in_thread(self._tests().confirm, command)
-
-    def _tests(self) -> ProjectTests:
-        from gpubox.agent.projects import ProjectTests
-
-        return ProjectTests(self._paths, self._known_workspace())
+        await run_in_thread(self._files.tests(self.settings.workdir).confirm, command)
 
     async def commit_message(self) -> str:
         """A message for a commit of what was taken, proposed by the model. Raises GpuboxError."""
@@ -366,7 +394,7 @@ class Chat:
     async def _deciding(self) -> AsyncIterator[Work]:
         """The work of this chat; meanwhile no turn begins. Raises GpuboxError."""
         with self._alone():
-            self._known_workspace()
+            self._files.known(self.settings.workdir)
             if not self._file.path:
                 raise UsageError("This chat has no turn yet.")
             yield await self._work()
@@ -393,6 +421,8 @@ class Chat:
 
     async def compact(self) -> str:
         """The model sums the conversation up; returns what that freed, a sentence. Raises GpuboxError."""
+        if self.settings.agent:
+            raise UsageError(f"{self.settings.agent} keeps its conversation itself.", "It may have a command for that.")
         with self._alone():
             await self._rest()
             endpoint = await self._connect()
@@ -425,9 +455,8 @@ class Chat:
         client, self._client = self._client, None
         if client:
             await client.close()
-        if self._servers:
-            await self._servers.close()
-        self._close_work()
+        await self._hosting.close()
+        await self._files.close()
 
     def _after_turn(self) -> AfterTurn:
         from gpubox.agent.compaction import AfterTurn
@@ -453,36 +482,13 @@ class Chat:
         return endpoint
 
     async def _work(self) -> Work:
-        """The workspace with its layers, and the tools over them. Raises GpuboxError if it is no longer usable."""
-        if self._open_work is None:
-            from gpubox.agent import mcp, work
-            from gpubox.sandbox.runner import Sandbox
+        assert self._file.path
+        return await self._files.open(self._file.path, self.settings.workdir)
 
-            path = self._file.path
-            assert path
-            self._sandbox = self._sandbox or Sandbox(self._config)
-            if self._config.mcp and not self._servers:
-                self._servers = mcp.McpServers(self._config.mcp, self._paths.logs)
-            workspace = self._known_workspace() if self.settings.workdir else None
-            opening = (self._paths, path, workspace, self._sandbox, self._servers)
-            self._open_work = await run_in_thread(work.open_work, *opening)
-        return self._open_work
-
-    def _known_workspace(self) -> Workspace:
-        """Raises UsageError: there is none, or it is not usable."""
-        if not self.settings.workdir:
-            raise UsageError("This chat has no workspace.", "Give it one: --workdir, or its settings.")
-        self._workspace = self._workspace or self._new_workspace(self.settings.workdir)
-        return self._workspace
-
-    def _close_work(self) -> None:
-        if self._open_work:
-            self._open_work.close()
-        self._open_work = None
-
-    def _new_workspace(self, folder: str) -> Workspace:
-        own_folders = (self._paths.config, self._paths.state, self._paths.cache)
-        return Workspace(Path(folder), any_folder=self._any_workdir, own_folders=own_folders)
+    def _tell_agent(self, note: str) -> None:
+        """An agent with a memory of its own reads ``note`` before the next question."""
+        if self.settings.agent:
+            self._record(OwnerNote(note, utc_now()))
 
     def _require_idle(self) -> None:
         if self.busy:

@@ -109,6 +109,8 @@ class TurnHeader(ChatRecord, frozen=True):
     profile: str = ""
     build: str = ""
     model: str = ""
+    agent: str = ""
+    """The hosted agent that answers; empty: gpubox's own."""
 
 
 class LoggedEvent(ChatRecord, frozen=True):
@@ -141,7 +143,17 @@ class FilesTaken(ChatRecord, frozen=True):
     at: str
 
 
-AnyChatRecord = ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved | OwnerNote | FilesTaken
+class AgentSession(ChatRecord, frozen=True):
+    """A hosted agent remembers this chat under ``session_id``."""
+
+    agent: str
+    session_id: str
+    at: str
+
+
+AnyChatRecord = (
+    ChatHeader | SettingsChanged | TurnHeader | LoggedEvent | HeadMoved | OwnerNote | FilesTaken | AgentSession
+)
 
 _decoder: msgspec.json.Decoder[AnyChatRecord] = msgspec.json.Decoder(AnyChatRecord)
 
@@ -247,6 +259,8 @@ class ChatLog:
     """The diffs of what was taken and not committed since, by path."""
     taken_ever: set[str] = field(default_factory=set)
     """All paths that were taken."""
+    sessions: dict[str, str] = field(default_factory=dict)
+    """Name of a hosted agent -> the id of its session."""
     _newest: Turn | None = None
     """The turn that events belong to."""
 
@@ -272,6 +286,8 @@ class ChatLog:
             case FilesTaken():
                 self.taken = {**self.taken, **record.diffs} if record.diffs else {}
                 self.taken_ever.update(record.diffs)
+            case AgentSession():
+                self.sessions[record.agent] = record.session_id
             case LoggedEvent():
                 try:
                     self.apply_event(decode_event(bytes(record.event)))

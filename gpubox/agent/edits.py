@@ -144,10 +144,11 @@ def _printable(text: str) -> str:
 
 
 def _file_change(names: Names, before: bytes | None, after: bytes) -> FileChange:
-    return FileChange(names, before, after, "" if before == after else _diff("/".join(names), before, after))
+    return FileChange(names, before, after, "" if before == after else diff_text("/".join(names), before, after))
 
 
-def _diff(path: str, before: bytes | None, after: bytes) -> str:
+def diff_text(path: str, before: bytes | None, after: bytes) -> str:
+    """A unified diff, to be shown; ``before`` None: the file is new."""
     path = printable_path(path)
     header = f"--- {'/dev/null' if before is None else path}\n+++ {path}\n"
     if before is not None and is_binary(before):

@@ -97,8 +97,10 @@ class RoundTiming(msgspec.Struct, frozen=True):
     @property
     def context_tokens(self) -> int | None:
         """The conversation after the round: its prompt and the answer."""
-        prompt = (self.prefill_new_tokens, self.prefill_reprocessed_tokens, self.cached_tokens)
-        return None if None in prompt else sum(filter(None, prompt)) + self.generated_tokens
+        new, cached = self.prefill_new_tokens, self.cached_tokens
+        if new is None or cached is None:
+            return None
+        return new + (self.prefill_reprocessed_tokens or 0) + cached + self.generated_tokens
 
 
 class TurnTotals(msgspec.Struct, frozen=True):

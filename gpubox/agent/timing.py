@@ -98,34 +98,39 @@ class TurnTimings:
         return timing
 
     def totals(self, rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:
-        """The sums of all rounds so far. A rate is computed from the sums.
-
-        A count that no round knows is unknown, and one of the prompt that a round does not know.
-        """
-        sums: dict[str, Any] = {
-            name: sum(getattr(timing, name) or 0 for timing in self._rounds)
-            for name in RoundTiming.__struct_fields__
-            if name not in _NOT_SUMMED
-        }
-        for name in _OPTIONAL_COUNTS:
-            if all(getattr(timing, name) is None for timing in self._rounds):
-                sums[name] = None
-        for name in _PREFILL_COUNTS:
-            if any(getattr(timing, name) is None for timing in self._rounds):
-                sums[name] = None
-        # By the server's clock, as each round: a round's own seconds may be scaled to the wait for them.
-        spoken = [(t.generated_tokens, t.tg_tokens_per_second) for t in self._rounds if t.tg_tokens_per_second]
-        prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
-        counts = [sums[name] for name in _PREFILL_COUNTS[:2]]
-        prefill_tokens = None if None in counts else sum(counts)
-        whole = RoundTiming(
-            **sums,
-            tg_tokens_per_second=_rate(sum(count for count, _ in spoken), sum(count / tg for count, tg in spoken)),
-            pp_tokens_per_second=_rate(prefill_tokens, prefill_seconds),
-            from_server=all(timing.from_server for timing in self._rounds),
-        )
+        """The sums of all rounds so far."""
+        whole = sum_timings(self._rounds)
         effective = _rate(whole.generated_tokens, whole.wall_seconds - whole.approval_seconds)
         return TurnTotals(rounds, whole, effective, tool_calls, failed_tool_calls)
+
+
+def sum_timings(timings: Sequence[RoundTiming]) -> RoundTiming:
+    """The sums of rounds; a rate is computed from them.
+
+    A count that no round knows is unknown, and one of the prompt that a round does not know.
+    """
+    sums: dict[str, Any] = {
+        name: sum(getattr(timing, name) or 0 for timing in timings)
+        for name in RoundTiming.__struct_fields__
+        if name not in _NOT_SUMMED
+    }
+    for name in _OPTIONAL_COUNTS:
+        if all(getattr(timing, name) is None for timing in timings):
+            sums[name] = None
+    for name in _PREFILL_COUNTS:
+        if any(getattr(timing, name) is None for timing in timings):
+            sums[name] = None
+    # By the server's clock, as each round: a round's own seconds may be scaled to the wait for them.
+    spoken = [(t.generated_tokens, t.tg_tokens_per_second) for t in timings if t.tg_tokens_per_second]
+    prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
+    counts = [sums[name] for name in _PREFILL_COUNTS[:2]]
+    prefill_tokens = None if None in counts else sum(counts)
+    return RoundTiming(
+        **sums,
+        tg_tokens_per_second=_rate(sum(count for count, _ in spoken), sum(count / tg for count, tg in spoken)),
+        pp_tokens_per_second=_rate(prefill_tokens, prefill_seconds),
+        from_server=all(timing.from_server for timing in timings),
+    )
 
 
 def _round_timing(

@@ -70,19 +70,19 @@ class Work:
         """The tests at the end of a turn."""
 
     async def introduce(
-        self, conversation: Conversation, first: list[Message], notices: list[Notice], *, plan: bool
+        self, conversation: Conversation, first: list[Message], notices: list[Notice], *, plan: bool, rules: bool = True
     ) -> None:
-        """Completes the messages ``first`` of a turn: once by what the project says to models; ``plan``: by that."""
+        """Completes the messages ``first`` of a turn: once by the ``rules`` of the project; ``plan``: by that."""
         if self.scratch:
             return
         if plan:
             text = f"(Plan mode: nothing that you write is kept. Say what you would change.)\n\n{first[-1].content}"
             first[-1] = msgspec.structs.replace(first[-1], content=text)
-        if not any(message.fixed for message in conversation.messages):
-            name, rules = await run_in_thread(project_rules, self.workspace)
-            if rules:
-                first.insert(0, Message("user", f"{name} of this project:\n\n{rules}", fixed=True))
-                notices.append(Notice("rules", f"{name}: ~{len(rules) // CHARACTERS_PER_TOKEN:,} tokens."))
+        if rules and not any(message.fixed for message in conversation.messages):
+            name, text = await run_in_thread(project_rules, self.workspace)
+            if text:
+                first.insert(0, Message("user", f"{name} of this project:\n\n{text}", fixed=True))
+                notices.append(Notice("rules", f"{name}: ~{len(text) // CHARACTERS_PER_TOKEN:,} tokens."))
 
     async def ending(self, apply: Apply, record: Record) -> AsyncGenerator[AgentEvent, None]:
         """Ends a turn that ran to its end: what it changed, what was taken of it, and how the tests ended."""

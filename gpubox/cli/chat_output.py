@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_CARD_LINES = 24
 """Shown lines of a program or of its output: the first and the last ones."""
 MAX_LINE_CHARS = 400
+_STEP_MARKS = {"pending": "·", "in_progress": "▸", "completed": "✓"}
 WHEN = "%Y-%m-%d %H:%M"
 
 
@@ -35,6 +36,7 @@ class TextTurnOutput:
         self._at_line_start = True
         """Whether the next character of the answer begins a line."""
         self._thinking_tokens = 0
+        self._shown_call = "", ""
         self._one_screen = diagnostics.stderr_is_terminal() and output.is_terminal()
         self._text_since_call = self._take_hint = ""
 
@@ -60,11 +62,15 @@ class TextTurnOutput:
                 self._progress(f"  thinking … ~{self._thinking_tokens:,} tokens")
             case events.PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.processed:,} of {event.total:,} tokens")
-            case events.TurnStarted() if event.protocol != "none":
+            case events.TurnStarted() if event.protocol not in ("none", "acp"):
                 how = "the model's own calls" if event.protocol == "native" else "as programs in its answer"
                 self._note(f"  tools: {how} ({event.why})")
-            case events.ToolRequested():
+            case events.ToolRequested() if (event.call.id, event.call.title) != self._shown_call:
+                self._shown_call = event.call.id, event.call.title
                 self._tool_call(event.call)
+            case events.PlanChanged():
+                for step in event.steps:
+                    self._note(f"  {_STEP_MARKS[step.status]} {step.text}")
             case events.ToolFinished():
                 changed = event.output.files_changed
                 files = f"files: {', '.join(changed[:8])}{' …' if len(changed) > 8 else ''}" if changed else ""
@@ -94,7 +100,7 @@ class TextTurnOutput:
         self._end_line()
 
     def _tool_call(self, call: ToolCall) -> None:
-        self._note(f"  ▸ {call.name}")
+        self._note(f"  ▸ {sanitize_line(f'{call.name}  {call.title}').rstrip()}")
         text, self._text_since_call = self._text_since_call, ""
         if not (self._one_screen and call.code and call.code.strip() in text):  # else it stands right above
             _note_block(reveal_hidden(tool_call_text(call)))
@@ -128,7 +134,9 @@ class TextTurnOutput:
 
 
 def tool_call_text(call: ToolCall) -> str:
-    """The program of a call, else its arguments, one in each line."""
+    """The program of a call, else its arguments, one in each line; of a hosted agent's nothing: it has a title."""
+    if call.title:
+        return ""
     return call.code or "\n".join(f"{key}: {value}" for key, value in call.arguments.items())
 
 
@@ -159,6 +167,19 @@ def list_chats(context: Context, as_json: bool) -> None:
     empty = 'There are no chats yet. `gpubox chat -p "..."` starts one.'
     table = Table(rows, ("NAME", "TURNS", "CHANGED", "PROFILE", "PROMPT"), empty)
     output.emit_result(table, {"chats": json_value(chats)}, as_json=as_json)
+
+
+def list_agents(context: Context, as_json: bool) -> None:
+    """Prints one line for each agent that a chat can host."""
+    from gpubox.acp.registry import known_agents
+
+    agents = known_agents(context.config).values()
+    rows = [(a.name, a.title, str(a.program or f"missing: {a.install or a.command[0]}")) for a in agents]
+    values = [
+        {"name": a.name, "title": a.title, "program": a.program and str(a.program), "hosts": list(a.hosts)}
+        for a in agents
+    ]
+    output.emit_result(Table(rows, ("AGENT", "NAME", "PROGRAM")), {"agents": values}, as_json=as_json)
 
 
 def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> None:

@@ -93,7 +93,12 @@ async def _run_turn(
         return asyncio.ensure_future(find_endpoint(context.paths, context.config, url=request.url))
 
     approval = ApprovalPrompt(_can_read() and diagnostics.stderr_is_terminal() and not request.as_json)
-    chat = Chat(context.paths, context.config, request.chat, find=find, ask=approval, any_workdir=request.any_workdir)
+    from gpubox.acp.host import host_agents
+
+    chat = Chat(
+        context.paths, context.config, request.chat, find=find, ask=approval, any_workdir=request.any_workdir,
+        host=host_agents(context.paths, context.config),
+    )  # fmt: skip
     try:
         if request.name:
             chat.rename_to(request.name)
@@ -104,7 +109,8 @@ async def _run_turn(
         last = await _finish_or_stop(chat, asyncio.create_task(_print_events(chat, request.text, shown, approval)))
         if isinstance(last, TurnFailed):
             try:
-                await find()
+                if not chat.settings.agent:
+                    await find()
                 code = ExitCode.FAILED
             except GpuboxError as error:  # the server is gone: its state is the reason
                 code = error.code
@@ -188,9 +194,14 @@ class ApprovalPrompt:
         self.call_shown.clear()
         how = "the answer" if question.kind == "ask" else "y for yes, or why not,"
         choices = f"\n({' / '.join(question.options)})" if question.options else ""
+        if question.kind == "permission":
+            how = "a number, or n for no,"
+            choices = "".join(f"\n  {number}  {name}" for number, name in enumerate(question.options, 1))
         diagnostics.note_text(reveal_hidden(f"{question.text}{choices}") + f"\nType {how} and Enter.")
         line = await run_in_thread(sys.stdin.readline)
         self.can_ask, answer = bool(line), line.strip()
         if question.kind == "ask":
             return Answer(bool(answer), answer)
+        if answer.isdecimal() and 0 < int(answer) <= len(question.options):
+            return Answer(True, question.options[int(answer) - 1])
         return Answer(True) if answer.casefold() in ("y", "yes") else Answer(False, answer)

@@ -6,6 +6,7 @@ http_connection.py  the client's side: reads requests within limits, writes repl
 client_request.py   one request: to a server, its reply back, its line in the ledger
 routes.py           what a request asks for, and how its errors look
 watching.py         what the box's screen shows, for keys that may watch
+offers.py           which models the gateway offers to a client, and the client's settings
 own_replies.py      what the gateway answers by itself: models, metrics, control
 changes.py          what the gateway changes in a request and its reply: parameters, personas, the model's name
 upstream.py         the server's side: one connection for one request
@@ -20,6 +21,7 @@ prefix.py           what a prompt begins with: system prompts that agents share,
 slots.py            the slots of one server: what they hold, and the gateway's own requests to them
 conversations.py    which conversation a request continues; its KV is put back before, and saved before it is lost
 client_keys.py      the clients' keys: names and hashes
+agent_keys.py       the keys of the agents that gpubox starts: made at the first need, and kept
 ledger.py           a line for each finished request, their sums, and how many days are kept
 request_clients.py  which client a request of the server's log, or of the history, came from
 gateway_status.py   what the gateway knows now, and what it reports: frozen values

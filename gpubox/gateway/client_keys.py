@@ -3,6 +3,8 @@
 A key is 256 random bits, so a fast hash is enough, and what the time of a comparison tells about a hash helps nobody.
 The gateway fails closed: while a key file is damaged, unreadable, readable by others or gone, no key is right. Another
 folder remembers that there was one (``Paths.key_memory``), until ``gpubox keys reset``.
+
+The agents that gpubox starts have keys as well (``agent_keys``). They name an agent, and nobody needs a key for them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -36,6 +39,7 @@ _RACY_SECONDS = 0.1
 """A file that changed so lately may change again without another time stamp."""
 _REFUSED = "the gateway refuses every client until this is mended"
 _MEND = "Mend it, or bring it back. `gpubox keys reset` forgets all keys, and that there were any."
+_Content = TypeVar("_Content", bound="_KeyFile | AgentKeyFile")
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Name = Annotated[str, msgspec.Meta(pattern=rf"^{PROFILE_NAME.pattern}\Z")]
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -89,14 +93,32 @@ class _KeyFile:
     keys: tuple[ClientKey, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AgentKey:
+    """The key of an agent that gpubox starts, as stored."""
+
+    name: _Name
+    secret: Annotated[str, msgspec.Meta(min_length=40)]
+    made_at: str
+    """ISO-8601 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKeyFile:
+    schema_version: int
+    keys: tuple[AgentKey, ...]
+
+
 class ClientKeys:
     """The keys of the box's clients, and its own API key, as they were at the last ``refresh``."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths, self._path, self._box_file = paths, paths.client_keys, paths.api_key_file
-        self._files = (str(self._path), str(self._box_file), str(paths.key_memory))
+        self._files = (str(self._path), str(self._box_file), str(paths.key_memory), str(paths.agent_keys))
         self.clients: dict[str, ClientKey] = {}
         """Those that have a key, by name. Empty while the file is damaged."""
+        self.agents: dict[str, AgentKey] = {}
+        """The agents that have a key, by name. While their file is damaged, those before: no key of theirs is right."""
         self.box_key: str | None = None
         """The box's own API key, which is a key, too."""
         self._owners: dict[str, str] = {}
@@ -119,9 +141,14 @@ class ClientKeys:
         return self._damage or self._box_problem
 
     def limits_of(self, client: str) -> ClientLimits:
-        """What the client may ask for; no limits if it has no key of its own."""
+        """What the client, and an agent of the same name, may ask for; no limits if it has no key of its own."""
         key = self.clients.get(client)
         return key.limits if key else UNLIMITED
+
+    def agent_entries(self) -> tuple[ClientKey, ...]:
+        """The agents' keys as those of clients: to be listed."""
+        keys = self.agents.values()
+        return tuple(ClientKey(key.name, _digest(key.secret), key.made_at, self.limits_of(key.name)) for key in keys)
 
     def client_of(self, secret: str) -> str | None:
         """The client whose key ``secret`` is; None if it is nobody's, or has expired. Raises nothing."""
@@ -139,20 +166,15 @@ class ClientKeys:
 
     def is_revoked(self, client: str) -> bool:
         """Whether a client that had a key has none now. A damaged file revokes nothing: it only lets nobody new in."""
-        return not self._damage and client not in self.clients
+        return not self._damage and client not in self.clients and client not in self.agents
 
     def add(self, name: str, limits: ClientLimits = UNLIMITED) -> str:
         """Makes a key for the client ``name`` and returns it: it is stored nowhere.
 
         Raises UsageError for a wrong or taken name and a damaged file, GpuboxError if the file cannot be written.
         """
-        if not PROFILE_NAME.fullmatch(name):
-            raise UsageError(
-                f"{name!r} cannot be a client's name.", "Use letters, digits, '.', '_' and '-', at most 64 characters."
-            )
-        if name == BOX:
-            raise UsageError(f"The name {BOX!r} means the box's own API key.", "Choose another name.")
-        secret = f"gb-{secrets.token_urlsafe(32)}"
+        check_name(name)
+        secret = new_secret()
         with self._locked():
             if name in self.clients:
                 raise UsageError(
@@ -183,6 +205,8 @@ class ClientKeys:
         if key := self.clients.get(name):
             return key
         known = f"There are: {', '.join(self.clients)}." if self.clients else "There are no keys."
+        if name in self.agents:  # else its limits would be lost with a file that is made anew
+            known = f"That of the agent has no limits; those of `gpubox keys add {name}` hold for it, too."
         raise UsageError(f"There is no key for {name!r}.", known)
 
     def reset(self) -> None:
@@ -223,7 +247,7 @@ class ClientKeys:
         remembered = self._recall()
         self.clients, self._damage = {}, ""
         try:
-            self.clients = self._read()
+            self.clients = {key.name: key for key in read_keys(self._path, _KeyFile).keys}
         except FileNotFoundError:
             if self._path.name in self._known:  # deleted by whom? Answering everybody would be a surprise
                 self._damage = f"{self._path} is gone; {_REFUSED}."
@@ -235,7 +259,12 @@ class ClientKeys:
             self._known.add(self._path.name)
         self.box_key, self._box_problem = self._read_own()
         own = {_digest(self.box_key): BOX} if self.box_key else {}
-        self._owners = {} if self.problem else own | {key.sha256: key.name for key in self.clients.values()}
+        clients = {key.sha256: key.name for key in self.clients.values()}
+        agents, certain = read_agent_keys(self._paths)
+        self.agents = agents if certain else self.agents
+        self._owners = (
+            {} if self.problem else {_digest(key.secret): name for name, key in agents.items()} | own | clients
+        )
         if self._known != remembered:
             with contextlib.suppress(OSError):  # this process remembers it
                 self._write_memory()
@@ -271,19 +300,45 @@ class ClientKeys:
     def _write_memory(self) -> None:
         write_atomically(self._paths.key_memory, "".join(f"{name}\n" for name in sorted(self._known)).encode())
 
-    def _read(self) -> dict[str, ClientKey]:
-        with open_regular(self._path, _MAX_BYTES) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_MAX_BYTES + 1)
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise PermissionError(0, f"other users can read it; run: chmod 600 {self._path}")
-        content = msgspec.json.decode(data, type=_KeyFile)
-        if content.schema_version != SCHEMA:
-            raise ValueError(f"its schema_version is {content.schema_version}, and this gpubox knows {SCHEMA}")
-        clients = {key.name: key for key in content.keys}
-        if len(clients) < len(content.keys):
-            raise ValueError("a name is in it twice")
-        return clients
+
+def check_name(name: str) -> None:
+    """Raises UsageError if a client or an agent cannot be called so."""
+    if not PROFILE_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be a client's name.", "Use letters, digits, '.', '_' and '-', at most 64 characters."
+        )
+    if name == BOX:
+        raise UsageError(f"The name {BOX!r} means the box's own API key.", "Choose another name.")
+
+
+def new_secret() -> str:
+    """A key."""
+    return f"gb-{secrets.token_urlsafe(32)}"
+
+
+def read_keys(path: Path, kind: type[_Content]) -> _Content:
+    """A file of keys. Raises OSError, also if other users can read it, and what DECODE_ERRORS has."""
+    with open_regular(path, _MAX_BYTES) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        data = file.read(_MAX_BYTES + 1)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise PermissionError(0, f"other users can read it; run: chmod 600 {path}")
+    content = msgspec.json.decode(data, type=kind)
+    if content.schema_version != SCHEMA:
+        raise ValueError(f"its schema_version is {content.schema_version}, and this gpubox knows {SCHEMA}")
+    if len({key.name for key in content.keys}) < len(content.keys):
+        raise ValueError("a name is in it twice")
+    return content
+
+
+def read_agent_keys(paths: Paths) -> tuple[dict[str, AgentKey], bool]:
+    """The agents' keys by name; and whether that is certain: not if their file is damaged, or others can read it."""
+    try:
+        return {key.name: key for key in read_keys(paths.agent_keys, AgentKeyFile).keys if key.name != BOX}, True
+    except FileNotFoundError:
+        return {}, True
+    except (OSError, *DECODE_ERRORS):
+        return {}, False
 
 
 def _stamp(file: str) -> tuple[int, ...]:

@@ -303,13 +303,14 @@ class Gateway:
             if client is None:
                 watches = request.route.own == routes.WATCH
                 raise RequestRefused(401, self.keys.why_refused(secret, " --watch" if watches else ""))
-            request.ticket.client, request.keyed = client, client in self.keys.clients
+            request.ticket.client, request.keyed = client, client != BOX
             self._check_watching(client, request.route.own == routes.WATCH)
         elif request.route.own == routes.WATCH:
             raise RequestRefused(401, f"Nobody watches this box without a key. {_WATCH_KEY}")
         else:
             self._check_page(http)
-            request.ticket.client = _client_name(http)
+            agent = self.keys.client_of(routes.secret_of(http))
+            request.ticket.client, request.keyed = agent or _client_name(http), agent is not None
 
     def _check_watching(self, client: str, watches: bool) -> None:
         """Who watches asks for nothing else. Raises RequestRefused."""

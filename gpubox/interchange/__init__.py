@@ -23,6 +23,7 @@ lmstudio.py            LM Studio's JSON
 koboldcpp.py           KoboldCpp's command lines and .kcpps
 exporting.py           out: systemd unit, shell script, llama-swap entry
 client_settings.py     out: the settings of clients
+agent_launch.py        out: what starts a coding agent at the gateway
 settings_file.py       writes them into the file that a client reads
 jsonc.py               sets values in JSON with comments (pure)
 """

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tomli_w
@@ -197,23 +198,25 @@ def _openai(target: ClientTarget) -> str:
 def _settings(entry: Mapping[str, Any]) -> Callable[[ClientTarget], str]:
     def write(target: ClientTarget) -> str:
         note = entry.get("note", "").replace("{key}", shlex.quote(target.key or _ANY_KEY))
-        return str(note + _FORMS[entry["form"]](_filled(entry["settings"], target, target.model)))
+        return str(note + _FORMS[entry["form"]](filled(entry["settings"], target, target.model)))
 
     return write
 
 
-def _filled(value: Any, target: ClientTarget, model: ClientModel) -> Any:
-    """A value of clients.toml with its words replaced; None if it is unknown."""
+def filled(value: Any, target: ClientTarget, model: ClientModel, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """A value of clients.toml with its words, and ``more`` words, replaced; None if it is unknown."""
     if isinstance(value, dict):
-        filled = {
-            key.replace("{each}", one.name): _filled(item, target, one)
+        filled_items = {
+            key.replace("{each}", one.name): filled(item, target, one, more)
             for key, item in value.items()
-            for one in (target.models if key == "{each}" else (model,))
+            for one in (target.models if "{each}" in key else (model,))
         }
-        return {key: item for key, item in filled.items() if item not in (None, "", {})}
+        return {key: item for key, item in filled_items.items() if item not in (None, "", {})}
     if isinstance(value, list):
-        return [_filled(value[0], target, one) for one in target.models]
-    words = _words(target, model)
+        return [filled(value[0], target, one, more) for one in target.models]
+    if not isinstance(value, str):
+        return value
+    words = {**_words(target, model), **more}
     return words[value[1:-2]] if value.endswith("?}") else value.format_map({**words, "key": target.key or _ANY_KEY})
 
 
@@ -222,7 +225,9 @@ def _words(target: ClientTarget, model: ClientModel) -> dict[str, Any]:
     limits = {"context": model.context, "output": model.output} if chats else {"context": None, "output": None}
     roles = ["chat", "edit", "apply"] if chats else ["embed"]
     names = {"provider": target.provider, "url": target.base_url, "model": model.name, "title": model.title}
-    return {**names, **limits, "key": target.key, "roles": roles, "assumed_context": model.context or _ASSUMED_CONTEXT}
+    assumed = model.context or _ASSUMED_CONTEXT
+    assumptions = {"assumed_context": assumed, "assumed_output": model.output or assumed // 4}
+    return {**names, **limits, "key": target.key, "roles": roles, **assumptions}
 
 
 _quoted = json.dumps
@@ -233,17 +238,18 @@ _ASSUMED_CONTEXT = 32_768
 """For a client that wants to know it and a profile that leaves it to the engine."""
 _FORMS: dict[str, Callable[[Any], str]] = {
     "json": lambda values: json.dumps(values, indent=2, ensure_ascii=False) + "\n",
+    "json-list": lambda values: json.dumps([values], indent=2, ensure_ascii=False) + "\n",
     "yaml": lambda values: str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True)),
     "toml": tomli_w.dumps,
     "exports": lambda values: "".join(f"export {name}={shlex.quote(str(text))}\n" for name, text in values.items()),
     "rows": lambda values: "".join(f"{name + ':':<21}{text}\n" for name, text in values.items()),
     "text": str,
 }
-_DATA = parse_toml((Path(__file__).parent / "data" / "clients.toml").read_text(encoding="utf-8"))
+CLIENT_DATA = parse_toml((Path(__file__).parent / "data" / "clients.toml").read_text(encoding="utf-8"))
 _CLIENTS: dict[str, _Client] = {
     name: _Client(entry["title"], entry["where"], _settings(entry), entry.get("embeddings", False),
                   tuple(entry.get("files", ())))
-    for name, entry in _DATA.items()
+    for name, entry in CLIENT_DATA.items()
 } | {
     "curl": _Client("curl", "a shell", _curl, embeddings=True),
     "openai": _Client("Python: openai", "a program", _openai, embeddings=True),

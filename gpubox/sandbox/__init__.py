@@ -8,11 +8,13 @@ confined_run.py     one run, from its start to the death of its last process
 spawn.py            starts the confined process
 boot.py             runs inside, before the program: limits, user, locks
 monitor.py          runs inside, beside the program: memory of the kernel
+inner_relay.py      runs inside, beside a program that stays: its ports lead to sockets outside
 bubblewrap.py       the wall of namespaces: bwrap and its arguments
 landlock.py         the wall without namespaces
 seccomp.py          the system calls that are forbidden
 syscalls.txt        their numbers
 cgroup.py           a bound of all memory, where gpubox may make one
+resident.py         a program that stays: a whole agent, in a private copy
 workspace_run.py    a run over a workspace: by an overlay mount, else in a private copy
 layers.py           what programs change, over a workspace that stays as it is
 changes.py          what the layers change, by file and hunk

@@ -152,10 +152,12 @@ def _main() -> "Any":
     os.nice(5)  # the model's server has priority
     os.chdir(CONFIG["work"])  # bwrap itself may not be allowed into the folder
     os.close(CONFIG["status_fd"])
+    if CONFIG.get("control_fd") is not None:
+        os.close(CONFIG["control_fd"])
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))
     python = next((path for path in CONFIG.get("pythons", ()) if os.access(path, os.X_OK)), "")
-    if not CONFIG.get("shell") and not python:
+    if not CONFIG.get("shell") and not CONFIG.get("argv") and not python:
         _prepare()
     with open(CONFIG["main"], "rb") as file:  # noqa: PTH123
         source = file.read()
@@ -163,7 +165,15 @@ def _main() -> "Any":
     if CONFIG.get("go_fd") is not None:
         os.read(CONFIG["go_fd"], 1)  # written once this process is in its cgroup
         os.close(CONFIG["go_fd"])
+    if CONFIG.get("relay"):
+        # Before the lock, because it connects to unix sockets. It is not dumpable: the program can but kill it.
+        exec(compile(CONFIG["relay"], "relay", "exec"), {"CONFIG": CONFIG})
     _lock()
+    if CONFIG.get("argv"):
+        try:
+            _become(CONFIG["argv"][0], CONFIG["argv"][1:])
+        except OSError as error:
+            raise SystemExit(f"{CONFIG['argv'][0]}: {error.strerror}") from None
     if CONFIG.get("shell"):
         shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
         _become(shell, ["-c", os.fsdecode(source)] if len(source) < _MAX_ARGUMENT else [str(CONFIG["main"])])

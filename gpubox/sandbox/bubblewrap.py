@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gpubox.sandbox.interpreter import PYTHON_MOUNT, Interpreter
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
-from gpubox.sandbox.toolchains import CACHE_MOUNT, Toolchains
+from gpubox.sandbox.toolchains import AGENT_HOME, CACHE_MOUNT, Toolchains
 
-BOOT, MAIN = "/run/boot.py", "/run/main.py"
+BOOT, MAIN, SOCKETS_MOUNT = "/run/boot.py", "/run/main.py", "/run/sockets"
 ENV = {
     "PATH": "/run/bin:/usr/bin:/bin",
     "HOME": WORKSPACE_MOUNT,
@@ -48,6 +48,10 @@ class Place:
     """Sockets, FIFOs and devices in it, which are hidden where no overlay does so."""
     cache: Path | None = None
     """A folder for the caches of tools, which lasts as long as the chat."""
+    home: Path | None = None
+    """The home of a program that stays, which outlives it. Nothing is mounted below it: it may hold any link."""
+    sockets: Path | None = None
+    """A folder with the sockets that lead out of the network of a program that stays."""
 
 
 def installed() -> list[str]:
@@ -119,7 +123,8 @@ def _namespaces(policy: Policy, *, as_root: bool) -> list[str]:
     argv += ["--as-pid-1", "--die-with-parent", "--new-session"]
     argv += ["--hostname", "sandbox", "--clearenv", "--cap-drop", "ALL"]
     if as_root:  # boot.py needs both to become an unused user, and loses them by that
-        return [*argv, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        stops = ["--cap-add", "CAP_KILL"] if policy.resident else []  # the monitor is of another user
+        return [*argv, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", *stops]
     return [*argv, "--unshare-user", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]
 
 
@@ -206,6 +211,10 @@ def _workspace(policy: Policy, place: Place) -> list[str]:
         argv = ["--ro-bind", folder, WORKSPACE_MOUNT]
     if place.cache:
         argv += ["--bind", str(place.cache), CACHE_MOUNT]
+    if place.home:
+        argv += ["--bind", str(place.home), AGENT_HOME]
+    if place.sockets:
+        argv += ["--ro-bind", str(place.sockets), SOCKETS_MOUNT]
     for name in place.masked:
         argv += ["--ro-bind", "/dev/null", f"{WORKSPACE_MOUNT}/{name}"]
     return argv

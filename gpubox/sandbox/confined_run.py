@@ -11,15 +11,18 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import children, descendants, kill_group
 from gpubox.sandbox import spawn
-from gpubox.sandbox.disk_monitor import DiskMonitor
+from gpubox.sandbox.disk_monitor import DiskMonitor, written_bytes
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
 from gpubox.sandbox.spawn import ConfinedProgram
 from gpubox.units import KIB, MIB
+
+T = TypeVar("T")
 
 
 def wait_group_dead(pid: int, seconds: float) -> None:
@@ -84,13 +87,9 @@ async def run_confined(confinement: Confinement, program: ConfinedProgram, polic
     """Runs ``program`` with the isolation of ``confinement``, once. Raises GpuboxError."""
     assert confinement.isolation is not None
     began = time.monotonic()
-    try:
-        process = spawn.start(confinement, find_interpreter(), program, policy)
-    except OSError as error:
-        message = f"The sandbox could not be started: {error.strerror}."
-        raise GpuboxError(message, "`gpubox doctor` says more.") from None
+    process = start_confined(confinement, program, policy)
     folders = (program.place.copy or next(iter(policy.layers), None), program.place.cache)
-    run = _Run(process, policy, tuple(folder for folder in folders if folder))
+    run = ConfinedRun(process, policy, tuple(folder for folder in folders if folder))
     await run.until_dead(began)
     exit_code, signal_name = run.exit_status()
     return Outcome(
@@ -105,8 +104,17 @@ async def run_confined(confinement: Confinement, program: ConfinedProgram, polic
     )
 
 
-async def finish(work: Awaitable[None]) -> None:
-    """Waits for ``work`` even if it is cancelled meanwhile, and then raises CancelledError."""
+def start_confined(confinement: Confinement, program: ConfinedProgram, policy: Policy) -> spawn.ConfinedProcess:
+    """Starts ``program``. Raises GpuboxError."""
+    try:
+        return spawn.start(confinement, find_interpreter(), program, policy)
+    except OSError as error:
+        message = f"The sandbox could not be started: {error.strerror}."
+        raise GpuboxError(message, "`gpubox doctor` says more.") from None
+
+
+async def finish(work: Awaitable[T]) -> T:
+    """What ``work`` returns: waits for it even if cancelled meanwhile, and then raises CancelledError."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
@@ -115,10 +123,11 @@ async def finish(work: Awaitable[None]) -> None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
+    return task.result()
 
 
 @dataclass(eq=False)
-class _Run:
+class ConfinedRun:
     """A running program: its output so far, and what ended it."""
 
     process: spawn.ConfinedProcess
@@ -130,11 +139,12 @@ class _Run:
     ended_by: EndedBy = ""
     why: str = ""
     """The limit that ended it, in words."""
-    _report: bytes = b""
+    report: bytes = b""
     """What the monitor wrote about the end of the program."""
     _cgroup_was_full: bool = False
     _dying: list[int] = field(default_factory=list)
     """Pidfds of killed processes."""
+    _disk: DiskMonitor = field(init=False)
 
     async def until_dead(self, began: float) -> None:
         """Reads the output, checks the limits, and kills the program at a limit or when cancelled.
@@ -156,7 +166,7 @@ class _Run:
         try:
             await self._check_limits(exited, began)
         finally:
-            self._kill()
+            self.kill()
             if admitting:
                 await finish(admitting)
                 os.close(self.process.go_fd)
@@ -183,22 +193,33 @@ class _Run:
 
     async def _check_limits(self, exited: asyncio.Event, began: float) -> None:
         policy = self.policy
-        disk = DiskMonitor(policy, self.process.scratch, self.kept)
+        self.watch_disk()
         while not self.ended_by:
             left = began + policy.wall_seconds - time.monotonic()
             if left <= 0:
-                self._end("wall", f"time: longer than {policy.wall_seconds:g} s")
+                self.end("wall", f"time: longer than {policy.wall_seconds:g} s")
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(exited.wait(), min(left, _CHECK_SECONDS))
                 return
+            if self.rests():
+                continue
             pids = descendants(self.process.popen.pid)
             if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:
-                self._end("memory", _memory_limit(policy))
-            elif disk_limit := await asyncio.to_thread(disk.exceeded_limit, pids):
-                self._end("disk", disk_limit)
+                self.end("memory", _memory_limit(policy))
+            elif disk_limit := await asyncio.to_thread(self._disk.exceeded_limit, pids):
+                self.end("disk", disk_limit)
 
-    def _end(self, limit: EndedBy, why: str) -> None:
+    def rests(self) -> bool:
+        """Whether its limits need not be checked now."""
+        return False
+
+    def watch_disk(self) -> None:
+        """From now on counts what it writes."""
+        pids = descendants(self.process.popen.pid) if self.policy.resident else []
+        self._disk = DiskMonitor(self.policy, self.process.scratch, self.kept, written_bytes(pids))
+
+    def end(self, limit: EndedBy, why: str) -> None:
         """Records the limit; only the first one counts."""
         if not self.ended_by:
             self.ended_by, self.why = limit, why
@@ -211,17 +232,19 @@ class _Run:
             return
         if not data:
             asyncio.get_running_loop().remove_reader(self.process.output_fd)
-        self._keep(data)
+        self.keep(data)
 
-    def _keep(self, data: bytes) -> None:
+    def keep(self, data: bytes) -> None:
+        """Takes a piece of its output."""
         room = self.policy.output_bytes - len(self.output)
         self.output += data[:room]
         self.dropped_bytes += max(0, len(data) - room)
         if self.dropped_bytes and not self.ended_by:
-            self._end("output", f"output: more than {self.policy.output_bytes:,} bytes were printed")
-            self._kill()
+            self.end("output", f"output: more than {self.policy.output_bytes:,} bytes were printed")
+            self.kill()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kills its processes. ``until_dead`` waits for their death."""
         if self.process.popen.returncode is not None:
             return  # reaped: the pid may belong to another process by now
         if self.process.scratch:
@@ -233,29 +256,29 @@ class _Run:
         """Reads what was in the pipes when the last process died."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.process.output_fd, _CHUNK_BYTES):
-                self._keep(data)
+                self.keep(data)
         with contextlib.suppress(BlockingIOError):
-            self._report = os.read(self.process.status_fd, 400)
+            self.report += os.read(self.process.status_fd, 400)
         os.close(self.process.status_fd)
 
     def exit_status(self) -> tuple[int | None, str | None]:
         """Exit code and signal, as the monitor reported them."""
         if self._cgroup_was_full:
-            self._end("memory", f"{_memory_limit(self.policy)}, kernel memory included")
+            self.end("memory", f"{_memory_limit(self.policy)}, kernel memory included")
         try:
-            wait_status, cpu_seconds, *words = self._report.decode().split()
+            wait_status, cpu_seconds, *words = self.report.decode().split()
             status, seconds, kernel_limit = int(wait_status), float(cpu_seconds), " ".join(words)
         except ValueError:  # the monitor was killed before it could report
             return None, "SIGKILL"
         if kernel_limit:
-            self._end("disk" if kernel_limit.startswith("files") else "memory", kernel_limit)
+            self.end("disk" if kernel_limit.startswith("files") else "memory", kernel_limit)
         if not os.WIFSIGNALED(status):
             if status and self.output.rpartition(b"\n")[0].rpartition(b"\n")[2] == b"MemoryError":
-                self._end("memory", _memory_limit(self.policy))  # how Python reports the limit of its address space
+                self.end("memory", _memory_limit(self.policy))  # how Python reports the limit of its address space
             return os.waitstatus_to_exitcode(status), None
         number = os.WTERMSIG(status)
-        if number == signal.SIGXCPU or seconds >= self.policy.cpu_seconds:
-            self._end("cpu", f"CPU time: more than {self.policy.cpu_seconds} s were used")
+        if number == signal.SIGXCPU or (not self.policy.resident and seconds >= self.policy.cpu_seconds):
+            self.end("cpu", f"CPU time: more than {self.policy.cpu_seconds} s were used")
         return None, signal.Signals(number).name
 
 

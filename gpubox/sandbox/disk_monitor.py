@@ -80,6 +80,8 @@ class DiskMonitor:
     """The host folder that serves as /tmp. None: the run has mounts of its own with a size limit."""
     kept: Sequence[Path] = ()
     """The folders that outlive it, all on one disk: the top layer or the copy."""
+    written: int = 0
+    """Bytes that its processes had written before."""
     _since_ns: int = field(default_factory=lambda: time.time_ns() - CLOCK_NANOSECONDS)
     _free: tuple[int, int] = (0, 0)
     _next_check: float = 0.0
@@ -120,7 +122,7 @@ class DiskMonitor:
             changes = recent_changes(folder, self._since_ns, policy.disk_files)
             if problem := _describe(changes, policy.disk_files, policy.disk_bytes, "the workspace"):
                 return problem
-        if used_bytes <= policy.disk_bytes or written_bytes(pids) <= policy.disk_bytes:
+        if used_bytes <= policy.disk_bytes or written_bytes(pids) - self.written <= policy.disk_bytes:
             return ""
         return f"disk: more than {policy.disk_bytes // MIB:,} MiB were written"  # into files that were removed
 

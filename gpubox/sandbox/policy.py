@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +33,9 @@ class Policy:
     folder ``work`` beside it. Empty: the program changes nothing. It never writes the workspace itself."""
     network: bool = False
     """The program uses the host's network: the owner said so, for this run."""
+    resident: bool = False
+    """It stays: no clock ends it, neither the wall's nor its own. It may open internet sockets, in a network of its own
+    that leads nowhere."""
     wall_seconds: float = 30.0
     cpu_seconds: int = 30
     """CPU time of one process."""
@@ -68,6 +72,11 @@ class Policy:
             memory_bytes=4 * units.GIB, processes=1024, open_files=4096, file_bytes=units.GIB, disk_bytes=8 * units.GIB,
             disk_files=400_000, scratch_bytes=512 * units.MIB, scratch_files=200_000, kernel_bytes=256 * units.MIB,
         )  # fmt: skip
+
+    @classmethod
+    def for_agents(cls, workspace: Path, layers: tuple[Path, ...] = ()) -> Policy:
+        """The policy of a whole agent that stays: that of its commands, without their clocks."""
+        return replace(cls.for_commands(workspace, layers, seconds=1), resident=True, wall_seconds=math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FICLONE: all that is allowed where the walls are shared."""
 _PR_SET_SECCOMP, _MAP_HUGETLB = 22, 0x40000
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
+_EXIT_SIGNAL, _SIGCHLD, _SIGCONT, _PR_SET_PDEATHSIG = 0xFF, 17, 18, 1
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -132,12 +133,14 @@ def compile_filter(
     signals: bool = True,
     filters: bool = False,
     network: bool = False,
+    resident: bool = False,
 ) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
     ``shared``: no namespace hides other processes and files, so no process may leave its group, nor change the
     permissions, owner or times of a file. ``signals=False`` forbids signals too. ``filters`` lets a program add
-    filters, ``network`` open internet sockets. Raises KeyError if the architecture is not ``supported``.
+    filters, ``network`` open internet sockets. ``resident``: nothing that is stopped can arrange to go on by itself.
+    Raises KeyError if the architecture is not ``supported``.
     """
     arch, numbers = TABLES[machine or platform.machine()]
     program = _Program(numbers)
@@ -154,6 +157,11 @@ def compile_filter(
     if network:
         program.only("socket", 0, (_AF_INET, _AF_INET6))
     allowed = (_BY_ARGUMENT | _ONLY_SHARED) - (refused - SIGNALLING if signals else refused)
+    if resident:
+        program.only("clone", 0, (0, _SIGCHLD), _EXIT_SIGNAL)
+        program.when("prctl", [(0, _JEQ, _PR_SET_PDEATHSIG), (1, _JEQ, _SIGCONT)])
+    else:
+        allowed |= {"timer_create"}
     for name in numbers:
         if name not in allowed and not (network and name == "socket"):
             program.refuse(name, _SOFT.get(name, errno.EPERM))

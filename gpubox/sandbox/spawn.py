@@ -9,10 +9,10 @@ import itertools
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, monitor, seccomp
+from gpubox.sandbox import boot, bubblewrap, cgroup, inner_relay, landlock, monitor, seccomp
 from gpubox.sandbox.bubblewrap import Place
 from gpubox.sandbox.cgroup import Cgroup
 from gpubox.sandbox.idmapped_mount import start_on_mount
@@ -22,6 +22,7 @@ from gpubox.sandbox.toolchains import VENVS, Toolchains, find_toolchains
 
 _BOOT_TEXT = Path(boot.__file__).read_text(encoding="utf-8")
 _MONITOR_TEXT = Path(monitor.__file__).read_text(encoding="utf-8")
+_RELAY_TEXT = Path(inner_relay.__file__).read_text(encoding="utf-8")
 _GRACE_SECONDS = 5
 _FIRST_UNUSED_UID, _NOBODY_UID = 1_900_000_000, 65_534
 MAX_STDIN = 1 << 20
@@ -30,6 +31,24 @@ _UIDS = 8
 """Users that take turns, so that as many runs at a time each have their own process count."""
 
 _turns = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentProgram:
+    """A whole agent that stays."""
+
+    argv: tuple[str, ...]
+    """Its program first, by its absolute path on the host."""
+    folders: tuple[Path, ...]
+    """Of the host, where it is installed: read-only, at their own path."""
+    home: Path
+    """Its home, which lasts: the folder of its state."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to what the walls set."""
+    sockets: Path | None = None
+    """A folder of the host with unix sockets: the only way out of its network."""
+    ports: Mapping[int, str] = field(default_factory=dict)
+    """TCP port on 127.0.0.1 inside -> the name of the socket to which it leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +61,8 @@ class ConfinedProgram:
     shell: bool = False
     """``code`` is a command line for the shell, not Python."""
     place: Place = Place()  # noqa: RUF009 - frozen
+    resident: ResidentProgram | None = None
+    """Runs instead of ``code``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,7 @@ class ConfinedProcess:
 
     popen: subprocess.Popen[bytes]
     output_fd: int
+    """What it writes to stdout and stderr; of a program that stays only the latter."""
     status_fd: int
     """Here the monitor reports how the program ended."""
     release: Callable[[], None] = lambda: None
@@ -58,6 +80,10 @@ class ConfinedProcess:
     """Remove it once the program is dead."""
     go_fd: int = -1
     """The program begins when a byte is written here."""
+    stdin_fd: int = -1
+    """Of a program that stays: its stdin, its stdout, and where the monitor is told to stop it and to let it go on."""
+    stdout_fd: int = -1
+    control_fd: int = -1
     scratch: Path | None = None
     """The host folder that serves as /tmp if the run is only a process group, without namespaces."""
 
@@ -78,15 +104,14 @@ def limits(policy: Policy) -> dict[str, tuple[int, int]]:
         "RLIMIT_RTPRIO": 0,
         "RLIMIT_SIGPENDING": 1024,
     }
-    return {name: (value, value) for name, value in both.items()} | {
-        "RLIMIT_CPU": (policy.cpu_seconds, policy.cpu_seconds + 1)
-    }
+    clock = {} if policy.resident else {"RLIMIT_CPU": (policy.cpu_seconds, policy.cpu_seconds + 1)}
+    return {name: (value, value) for name, value in both.items()} | clock
 
 
 def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[str] = ()) -> bytes:
     """boot.py with its CONFIG in front. The monitor counts the files in ``folders``."""
     common = {
-        "alarm": int(policy.wall_seconds) + _GRACE_SECONDS,
+        "alarm": 0 if policy.resident else int(policy.wall_seconds) + _GRACE_SECONDS,
         "limits": limits(policy),
         "parent": os.getpid(),
         "watch": {"folders": list(folders), "files": policy.scratch_files, "kernel": policy.kernel_bytes},
@@ -94,7 +119,9 @@ def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[st
         "memory": policy.memory_bytes,
         "monitor": _MONITOR_TEXT,
         # Those of the workspace run a program if they are there.
-        "pythons": [f"{config['work']}/{name}/bin/python" for name in VENVS] if policy.workspace else [],
+        "pythons": []
+        if policy.resident or not policy.workspace
+        else [f"{config['work']}/{name}/bin/python" for name in VENVS],
     }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
@@ -162,6 +189,14 @@ def _start_bubblewrap(
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
         go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
+        resident, pipes, stdout_end, control_end = program.resident, (-1, -1, -1), output_end, None
+        if resident:
+            stdin, stdin_fd = _pipe(theirs, ours)
+            stdout_fd, stdout_end = _pipe(ours, theirs)
+            control_end, control_fd = _pipe(theirs, ours)
+            pipes = stdin_fd, stdout_fd, control_fd
+        else:
+            stdin = _stdin(theirs, program.stdin)
         config = {
             "main": bubblewrap.MAIN,
             "work": WORKSPACE_MOUNT,
@@ -171,6 +206,13 @@ def _start_bubblewrap(
             "uid": uid if confinement.as_root else 0,
             "shell": program.shell,
             "writes": bool(policy.layers),
+            "control_fd": control_end,
+            "argv": resident.argv if resident else (),
+            "relay": _RELAY_TEXT if resident and resident.ports else "",
+            "ports": {port: f"{bubblewrap.SOCKETS_MOUNT}/{name}" for port, name in resident.ports.items()}
+            if resident
+            else {},
+            "group_bounds": group is not None,
         }
         tools = _tools(program, policy, Path.home() if confinement.as_root or not uid else Path("/"))
         user = uid if confinement.as_root else bubblewrap.UID
@@ -179,28 +221,32 @@ def _start_bubblewrap(
             bubblewrap.MAIN: program.code,
         }
         if tools:
-            texts["/etc/passwd"] = f"sandbox:x:{user}:{user}::{tools.home}:/bin/sh\n".encode()
+            texts["/etc/passwd"] = f"sandbox:x:{user}:{user}::{tools.env['HOME']}:/bin/sh\n".encode()
             texts["/etc/group"] = f"sandbox:x:{user}:\n".encode()
+        if resident and not policy.network:
+            texts["/etc/hosts"] = b"127.0.0.1 localhost\n::1 localhost\n"
         files = {path: _memory_file(theirs, text) for path, text in texts.items()}
         argv = bubblewrap.arguments(policy, python, files, program.place, tools, as_root=confinement.as_root)
         # In a file, because the confined program can read argv in /proc/1/cmdline.
         options = _memory_file(theirs, b"\0".join(os.fsencode(argument) for argument in argv) + b"\0")
         popen = _popen(
             [confinement.program, "--args", str(options), "--", *python.command(bubblewrap.BOOT)],
-            output_end,
-            (status_end, *files.values(), options, *([] if go_end is None else [go_end])),
-            stdin=_stdin(theirs, program.stdin),
+            stdout_end,
+            (status_end, *files.values(), options, *(fd for fd in (go_end, control_end) if fd is not None)),
+            stdin=stdin,
+            stderr=output_end,
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
-        return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd)
+        return ConfinedProcess(popen, output_fd, status_fd, lambda: None, group, go_fd, *pipes)
 
 
 def _tools(program: ConfinedProgram, policy: Policy, home: Path) -> Toolchains | None:
     if policy.workspace is None:
         return None
     path = os.environ.get("PATH", "")
-    return find_toolchains(policy.workspace, program.place.cache, network=policy.network, home=home, path=path)
+    tools = find_toolchains(policy.workspace, program.place.cache, network=policy.network, home=home, path=path)
+    return tools.for_agent(program.resident.folders, program.resident.env) if program.resident else tools
 
 
 def _start_without_namespaces(
@@ -249,8 +295,8 @@ def _start_without_namespaces(
 def _filter(policy: Policy, *, shared: bool = False, signals: bool = True) -> bytes:
     if not seccomp.supported():
         return b""
-    filters, network = policy.allow_seccomp_filters, policy.network
-    return seccomp.compile_filter(shared=shared, signals=signals, filters=filters, network=network)
+    filters, stays, network = policy.allow_seccomp_filters, policy.resident, policy.network or policy.resident
+    return seccomp.compile_filter(shared=shared, signals=signals, filters=filters, network=network, resident=stays)
 
 
 def _popen(
@@ -259,6 +305,7 @@ def _popen(
     fds: tuple[int, ...],
     *,
     stdin: int,
+    stderr: int | None = None,
     drop_to: int = 0,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
@@ -267,7 +314,7 @@ def _popen(
         argv,
         stdin=stdin,
         stdout=output,
-        stderr=output,
+        stderr=output if stderr is None else stderr,
         cwd="/",
         env=env or {},
         pass_fds=fds,

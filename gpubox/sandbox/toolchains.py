@@ -6,8 +6,8 @@ Only folders that hold nothing but tools: never the home itself, nor settings an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
@@ -31,10 +31,14 @@ _ETC = (
 )
 _ETC_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "services", "protocols")
 _BINS = (".cargo/bin", "go/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".dotnet", ".juliaup/bin", ".ghcup/bin")
+AGENT_HOME = "/agent"
+"""The home inside of a program that stays. Not the owner's path: what it left there must not lie above his tools."""
 VENVS = (".venv", "venv")
-_TAKEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev", "/run", "/opt/python", WORKSPACE_MOUNT)
+_TAKEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev", "/run", "/opt/python", WORKSPACE_MOUNT,
+          CACHE_MOUNT, AGENT_HOME)  # fmt: skip
 """Here the workspace cannot have its own path inside."""
 _LOCAL_BIN = ".local/bin"
+_OFFLINE = {"CARGO_NET_OFFLINE": "true", "GOPROXY": "off", "npm_config_offline": "true", "UV_OFFLINE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,20 @@ class Toolchains:
     links: tuple[tuple[str, str], ...]
     """(path inside, where it leads)"""
     env: Mapping[str, str]
+
+    def for_agent(self, folders: Iterable[Path], env: Mapping[str, str]) -> Toolchains:
+        """For a program that stays: ``folders``, in which it is installed, and the environment ``env`` come in too.
+
+        Its home is AGENT_HOME, and what the tools look for in the home they find by variables.
+        """
+        installed = [str(folder) for folder in folders]
+        links = tuple(link for link in self.links if not any(_within(path, link[0]) for path in installed))
+        own = {name: value for name, value in self.env.items() if name != "XDG_CACHE_HOME"}
+        if "HTTPS_PROXY" in env:
+            own = {name: value for name, value in own.items() if name not in _OFFLINE}
+        places = {"CARGO_HOME": f"{self.home}/.cargo", "GOPATH": f"{self.home}/go"}
+        return replace(self, folders=(*self.folders, *installed), links=links,
+                       env=places | own | {"HOME": AGENT_HOME} | dict(env))  # fmt: skip
 
 
 def find_toolchains(
@@ -80,7 +98,7 @@ def find_toolchains(
         if own:
             env |= {"CARGO_HOME": f"{CACHE_MOUNT}/cargo", "GOMODCACHE": f"{CACHE_MOUNT}/go-mod"}
     if not network:
-        env |= {"CARGO_NET_OFFLINE": "true", "GOPROXY": "off", "npm_config_offline": "true", "UV_OFFLINE": "1"}
+        env |= _OFFLINE
     if str(home / ".rustup") in folders:
         env["RUSTUP_HOME"] = str(home / ".rustup")
     env |= {"GOTOOLCHAIN": "local", "GIT_OPTIONAL_LOCKS": "0"}  # git status writes no index: it would be a change

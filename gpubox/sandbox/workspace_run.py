@@ -47,7 +47,7 @@ async def run_over_workspace(confinement: Confinement, program: ConfinedProgram,
         return await _read_only(confinement, program, policy)
     # Two mounts with one upper folder are undefined (overlayfs.rst).
     async with _running.setdefault(policy.layers[0], asyncio.Lock()):
-        await _in_thread_explained(asyncio.to_thread(_prepare, policy))
+        await in_thread_explained(asyncio.to_thread(_prepare, policy))
         chat = policy.layers[0].parent.parent
         program = replace(program, place=Place(cache=chat / "cache"))
         if not (why := _obstacles.get(chat) or _obstacle(confinement, policy)):
@@ -163,13 +163,13 @@ async def _in_copy(
     confinement: Confinement, program: ConfinedProgram, policy: Policy, folder: Path, why: str
 ) -> Outcome:
     copy = PrivateCopy(policy, folder, layer_owner(), heavy=confinement.isolation == "bubblewrap")
-    await _in_thread_explained(asyncio.to_thread(copy.synchronize))
+    await in_thread_explained(asyncio.to_thread(copy.synchronize))
     place = replace(program.place, overlay=False, copy=folder, read_only=copy.read_only)
     try:
         outcome = await run_confined(confinement, replace(program, place=place), policy)
     finally:
         if policy.layers:
-            await _in_thread_explained(finish(asyncio.to_thread(copy.harvest)))
+            await in_thread_explained(finish(asyncio.to_thread(copy.harvest)))
     notes = outcome.notes
     if copy.read_only and outcome.exit_code:
         names = " and ".join(copy.read_only)
@@ -177,7 +177,8 @@ async def _in_copy(
     return replace(outcome, notes=notes)
 
 
-async def _in_thread_explained(work: Awaitable[T]) -> T:
+async def in_thread_explained(work: Awaitable[T]) -> T:
+    """What ``work`` on the layers returns; its OSError as a GpuboxError."""
     try:
         return await work
     except OSError as error:

@@ -3,7 +3,6 @@
 changes.py    what a turn changed, and what became of it
 chat_markdown.py  a chat as one Markdown document
 clients.py    the gateway's clients and their requests
-connect.py    which models the gateway offers to a client, and the client's settings
 documents.py  a title, a verdict, tables, charts and notes: as rows, Markdown, CSV, JSON or SVG
 fields.py     a value as JSON, by the names of its fields
 figures.py    what each figure of the screen is, whether it is good here, and what moves it

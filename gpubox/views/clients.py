@@ -199,23 +199,23 @@ def _request_text(event: FinishedRequest) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def key_values(key: ClientKey, tokens_today: int) -> dict[str, Any]:
+def key_values(key: ClientKey, tokens_today: int, is_agent: bool = False) -> dict[str, Any]:
     """A key for JSON: its limits, and what has been used of them."""
     limits = json_fields(key.limits, "expired")
-    return {"name": key.name, "made_at": key.made_at, **limits, "tokens_today": tokens_today}
+    return {"name": key.name, "agent": is_agent, "made_at": key.made_at, **limits, "tokens_today": tokens_today}
 
 
-def keys_table(keys: Iterable[tuple[ClientKey, int]], empty: str = "") -> Table:
-    """One row for each key, with the tokens that were used today."""
+def keys_table(keys: Iterable[tuple[ClientKey, int, bool]], empty: str = "") -> Table:
+    """One row for each key, with the tokens that were used today, and whether it is an agent's."""
     header = ("CLIENT", "WEIGHT", "AT ONCE", "TOKENS/DAY", "MODELS", "EXPIRES", "MADE")
     return Table([_key_row(*each) for each in keys], header, empty)
 
 
-def _key_row(key: ClientKey, used: int) -> tuple[str, ...]:
+def _key_row(key: ClientKey, used: int, is_agent: bool) -> tuple[str, ...]:
     limits = key.limits
     ends = units.local_time(limits.expires_at or "", "%Y-%m-%d %H:%M")
     return (
-        key.name,
+        f"{key.name} (agent)" if is_agent else key.name,
         f"{limits.weight:g}",
         f"{limits.requests_at_once or 'any'}",
         f"{used:,} of {limits.tokens_per_day:,}" if limits.tokens_per_day else "any",

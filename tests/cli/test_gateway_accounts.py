@@ -11,6 +11,7 @@ from datetime import datetime
 
 import pytest
 
+from gpubox.gateway.agent_keys import agent_key, remove_agent_key
 from gpubox.gateway.client_keys import ClientKeys, ClientLimits
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
@@ -185,3 +186,26 @@ def test_a_key_keeps_its_limits(paths: Paths, gateway: Gateway) -> None:
         assert [each.result().status for each in both] == [200, 200]
     waits = [line.queue_seconds for line in lines(paths) if line.client == "single"]
     assert waits[0] == 0.0 < waits[1]
+
+
+def test_an_agent_of_the_box_is_named_whether_keys_are_needed_or_not(paths: Paths, gateway: Gateway) -> None:
+    agent = agent_key(paths, "opencode")
+    assert [chat(gateway.port, key).status for key in (agent, "")] == [200, 200]
+    laptop = ClientKeys(paths).add("laptop")
+    assert [chat(gateway.port, key).status for key in (agent, laptop, "")] == [200, 200, 401]
+    ClientKeys(paths).add("opencode", ClientLimits(models=("another",)))  # its limits hold for the agent
+    assert chat(gateway.port, agent).status == 403
+    assert remove_agent_key(paths, "opencode")
+    assert chat(gateway.port, agent).status == 401
+    assert chat(gateway.port, agent_key(paths, "codex")).status == 200
+    until(lambda: len(lines(paths)) == 6)
+    assert [line.client for line in lines(paths)] == ["opencode", "pytest", "opencode", "laptop", "opencode", "codex"]
+
+
+def test_a_removed_agent_is_cut_also_where_nobody_needs_a_key(paths: Paths, gateway: Gateway) -> None:
+    agent = agent_key(paths, "opencode")
+    with ThreadPoolExecutor(1) as clients:
+        running = clients.submit(chat, gateway.port, agent, max_tokens=10**6, pace=50, stream=True)
+        until(lambda: [r["state"] for r in gateway.status()["requests"]] == ["generating"])
+        remove_agent_key(paths, "opencode")
+        assert "revoked" in running.result(60).events[-1]["error"]["message"]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubox.clock import utc_now
+from gpubox.gateway.agent_keys import agent_key
 from gpubox.gateway.client_keys import ClientKeys, ClientLimits
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
@@ -61,6 +62,21 @@ def test_keys_are_made_listed_changed_and_removed(capfd: Capture, paths: Paths) 
     assert gpubox(capfd, "keys", "remove", "laptop")[:2] == (0, "laptop's key is removed.\n")
     for words in (("remove", "desk"), ("list",)):
         assert "the gateway refuses every client" in gpubox(capfd, "keys", *words)[2]
+
+
+def test_the_keys_of_agents_are_listed_and_removed(capfd: Capture, paths: Paths) -> None:
+    secret = agent_key(paths, "opencode")
+    code, listed = values(capfd, "keys", "list")
+    assert (code, listed["required"], secret in str(listed)) == (0, False, False)
+    assert [(key["name"], key["agent"]) for key in listed["keys"]] == [("opencode", True)]
+    assert "opencode (agent)" in gpubox(capfd, "keys", "list")[1]
+
+    gpubox(capfd, "keys", "add", "opencode", "--weight", "2")
+    listed = values(capfd, "keys", "list")[1]
+    assert [(key["agent"], key["weight"]) for key in listed["keys"]] == [(False, 2.0), (True, 2.0)]
+    assert gpubox(capfd, "keys", "remove", "opencode")[:2] == (0, "opencode's key is removed.\n")
+    assert values(capfd, "keys", "list")[1]["keys"] == []
+    assert gpubox(capfd, "keys", "remove", "opencode")[0] == 2
 
 
 def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> None:

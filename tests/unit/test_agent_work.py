@@ -376,8 +376,8 @@ async def test_a_chat_without_a_workspace_keeps_its_files(desk: Desk) -> None:
 
 async def chat_tools(chat: Chat) -> list[Any]:
     await ask(chat)
-    assert chat._open_work is not None
-    return chat._open_work.tools
+    assert chat._files.opened is not None
+    return chat._files.opened.tools
 
 
 async def test_a_model_without_calls_works_by_fences(desk: Desk) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from gpubox.errors import UsageError
 from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus, ProfileStatus
+from gpubox.gateway.offers import choose_model, gateway_models, offered_models
 from gpubox.interchange.client_settings import (
     CLIENTS,
     KEY_PLACEHOLDER,
@@ -23,7 +24,6 @@ from gpubox.interchange.client_settings import (
     context_per_slot,
 )
 from gpubox.profiles.profile import Profile
-from gpubox.views.connect import choose_model, gateway_models, offered_models
 
 BASE = "http://127.0.0.1:8080"
 CHAT = ClientModel("qwen", "Qwen, 16 GB", 32768, 8192)

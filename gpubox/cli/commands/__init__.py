@@ -22,6 +22,7 @@ bench.py    the group of the kinds of benchmark and of stored runs
 history.py  sums, requests, what became slower
 serve.py    the gateway
 connect.py  settings of clients
+launch.py   starts a coding agent at the gateway
 keys.py     who may ask the gateway, and how much
 clients.py  the gateway's clients and their requests
 web.py      the screen in a browser

@@ -43,6 +43,8 @@ class ChatGroup(Verbs):
 @click.option("--apply", type=click.Choice(["ask", "turn", "plan"]), metavar="WHEN",
               help="Take what it changed: ask (you do, afterwards), turn (at its end) or plan (it changes nothing). "
               "[default: ask]")  # fmt: skip
+@click.option("--agent", metavar="NAME", help="Let another coding agent answer, in walls; '' for gpubox's own. "
+              "`gpubox chat agents` lists them.")  # fmt: skip
 @click.option("--max-rounds", "rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
               help="Ask to go on after N requests to the model. [default: 30]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=PlainHelpOption,
@@ -159,6 +161,16 @@ def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
             raise UsageError(f"{key} needs a number.", f"Write --set {key}=0.5.")
         sampling[key] = value
     return sampling
+
+
+@command.command("agents")
+@json_option
+@click.pass_obj
+def agents(context: Context, as_json: bool) -> None:
+    """List the coding agents that can answer a chat (--agent NAME), and where they are installed."""
+    from gpubox.cli.chat_output import list_agents
+
+    list_agents(context, as_json)
 
 
 @command.command("ls")

@@ -157,7 +157,8 @@ def known(kind: str, given: Given) -> Found:
     if kind == "key":
         from gpubox.gateway.client_keys import ClientKeys
 
-        return ClientKeys(paths).clients
+        keys = ClientKeys(paths)
+        return keys.clients | keys.agents
     if kind == "client":
         from gpubox.interchange.client_settings import CLIENTS
 

@@ -12,6 +12,7 @@ from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway
+from gpubox.gateway.offers import choose_model, gateway_models, gateway_snippet
 from gpubox.interchange.client_settings import (
     CLIENTS,
     KEY_PLACEHOLDER,
@@ -28,7 +29,6 @@ from gpubox.interchange.settings_file import settings_change, write_settings
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.status import context_of
-from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
 from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 

@@ -15,6 +15,7 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.errors import UsageError
+from gpubox.gateway.agent_keys import remove_agent_key
 from gpubox.gateway.client_keys import ClientKeys, ClientLimits
 from gpubox.gateway.ledger import Ledger
 from gpubox.profiles.profile import is_loopback
@@ -111,7 +112,8 @@ def list_command(context: Context, as_json: bool) -> None:
     if problem := keys.problem:
         diagnostics.note(f"gpubox: {problem}")
     spent = Ledger(context.paths.ledger).spent_tokens
-    used = [(key, spent(key.name)) for key in keys.clients.values()]
+    used = [(key, spent(key.name), False) for key in keys.clients.values()]
+    used += [(key, spent(key.name), True) for key in keys.agent_entries()]
     if as_json:
         needed = {"required": keys.any, "box_key": bool(keys.box_key), "problem": problem or None}
         output.emit_json({**needed, "keys": [key_values(*each) for each in used]})
@@ -132,7 +134,7 @@ def change_command(context: Context, /, name: str, as_json: bool, expires: str |
         raise UsageError("Nothing is to be changed.", "Name a limit, such as --weight 2.")
     changed = ClientKeys(context.paths).change(name, **given)
     spent = Ledger(context.paths.ledger).spent_tokens(name)
-    output.emit_result(keys_table([(changed, spent)]), key_values(changed, spent), as_json=as_json)
+    output.emit_result(keys_table([(changed, spent, False)]), key_values(changed, spent), as_json=as_json)
     _note_models(context, changed.limits)
 
 
@@ -143,10 +145,12 @@ def change_command(context: Context, /, name: str, as_json: bool, expires: str |
 def remove_command(context: Context, name: str, as_json: bool) -> None:
     """Remove the key of the client NAME.
 
-    A running gateway refuses its next request, and ends an answer that runs for it.
+    A running gateway refuses its next request, and ends an answer that runs for it. That of an agent which gpubox
+    starts is removed, too: the next start makes a new one.
     """
     keys = ClientKeys(context.paths)
-    keys.remove(name)
+    if not remove_agent_key(context.paths, name) or name in keys.clients:
+        keys.remove(name)
     output.emit_result(f"{name}'s key is removed.", {"name": name, "removed": True}, as_json=as_json)
     _note_no_key(keys)
 
@@ -158,7 +162,7 @@ def remove_command(context: Context, name: str, as_json: bool) -> None:
 def reset_command(context: Context, yes: bool, as_json: bool) -> None:
     """Remove all keys of clients: the gateway asks for none again.
 
-    This also ends the refusal after a key file was deleted or damaged. The box's own API key stays.
+    This also ends the refusal after a key file was deleted or damaged. The box's own API key and those of agents stay.
     """
     question = "Forget all keys? The gateway then answers everybody who reaches it."
     refusal = "Forgetting all keys needs your confirmation."

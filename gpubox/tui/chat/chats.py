@@ -71,6 +71,7 @@ class Chats:
     async def open(self, name: str, ask: AskOwner) -> Chat:
         """Opens chat ``name``; empty: a new one. ``ask`` asks the owner."""
         await run_in_thread(_import_agent)
+        from gpubox.acp.host import host_agents
         from gpubox.agent.chat import Chat
         from gpubox.agent.endpoint import find_endpoint
 
@@ -79,7 +80,7 @@ class Chats:
                 raise GpuboxError(READ_ONLY)
             return await find_endpoint(self.paths, self.config, url=self.url)
 
-        return Chat(self.paths, self.config, name, find=find, ask=ask)
+        return Chat(self.paths, self.config, name, find=find, ask=ask, host=host_agents(self.paths, self.config))
 
     async def agents(self) -> list[AgentRow]:
         """The agents that can be hosted, those that are not installed last."""
@@ -165,5 +166,6 @@ def _save_file(text: str, path: str, folder: str) -> str:
 
 
 def _import_agent() -> None:
+    import gpubox.acp.host
     import gpubox.agent.chat
     import gpubox.agent.loop  # noqa: F401

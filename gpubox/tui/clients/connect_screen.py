@@ -13,6 +13,7 @@ from textual.containers import Horizontal
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
+from gpubox.gateway.offers import choose_model, gateway_models, gateway_snippet
 from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientModel, Snippet, usable_models
 from gpubox.interchange.settings_file import SettingsChange, settings_change, undo_settings, write_settings
 from gpubox.profiles.loader import visible_profiles
@@ -32,7 +33,6 @@ from gpubox.tui.styled_lines import (
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import FittedLines, TitledPane
-from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile

@@ -1,0 +1,226 @@
+"""A confined program that stays: a whole agent, over many turns. It works in a private copy of the workspace.
+
+One process lives through many turns and layers, and the layers of an overlay are fixed at its mount: so before a turn
+the copy is made what the workspace and the layers are, and after it what differs is put into the layer of the turn.
+While that is done every process of it stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from asyncio.streams import FlowControlMixin, StreamReader, StreamReaderProtocol
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpubox.errors import GpuboxError
+from gpubox.hardware.process import descendants
+from gpubox.json_rpc import MAX_LINE
+from gpubox.sandbox.bubblewrap import Place
+from gpubox.sandbox.confined_run import ConfinedRun, finish, start_confined
+from gpubox.sandbox.folders import check_workspace, give
+from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.private_copy import PrivateCopy
+from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.spawn import ConfinedProgram, ResidentProgram, layer_owner
+from gpubox.sandbox.workspace_run import in_thread_explained
+from gpubox.sanitize import sanitize_text
+from gpubox.units import KIB
+
+_MAX_WORDS = 8 * KIB
+"""Bytes of its stderr that are kept."""
+_ORDER_SECONDS = 15.0
+_REST_SECONDS, _REST_CPU_SECONDS = 2.0, 0.002
+"""If it used less CPU time since the last check, the next one is put off, for no longer than this."""
+_PAUSE_SECONDS, _PIECE_BYTES = 0.02, 65536
+_working: set[Path] = set()
+"""The copies in which one works now."""
+
+
+@dataclass(eq=False)
+class _ResidentRun(ConfinedRun):
+    """Its process. Of its output only the end is kept, and however much it is costs little."""
+
+    _known: list[int] = field(default_factory=list)
+    _used: float = -1.0
+    _checked: float = 0.0
+
+    def rests(self) -> bool:
+        """Whether it has used next to no CPU time since the last check, which was a moment ago."""
+        with contextlib.suppress(OSError):
+            used = sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)  # clock_getcpuclockid(3)
+            if 0 <= used - self._used < _REST_CPU_SECONDS and time.monotonic() < self._checked + _REST_SECONDS:
+                return True
+        self._known, self._checked = descendants(self.process.popen.pid), time.monotonic()
+        with contextlib.suppress(OSError):
+            self._used = sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)
+        return False
+
+    def keep(self, data: bytes) -> None:
+        """Keeps the end."""
+        self.output = (self.output + data)[-_MAX_WORDS:]
+        if len(data) == _PIECE_BYTES and self.process.popen.returncode is None:  # a flood
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self.process.output_fd)
+            loop.call_later(_PAUSE_SECONDS, self._read_again)
+
+    def _read_again(self) -> None:
+        if self.process.popen.returncode is None:  # else it is read to its end
+            asyncio.get_running_loop().add_reader(self.process.output_fd, self._read)
+
+    async def order(self, word: bytes) -> None:
+        """Has all its processes stopped (``s``) or let go on (``c``). It is killed if that fails."""
+        if self.process.popen.returncode is not None:
+            return
+        loop, answered = asyncio.get_running_loop(), asyncio.Event()
+        fd, answer = os.dup(self.process.status_fd), b""  # its own may be closed meanwhile
+        loop.add_reader(fd, answered.set)
+        with contextlib.suppress(OSError, TimeoutError):
+            try:
+                os.write(self.process.control_fd, word)
+                await asyncio.wait_for(answered.wait(), _ORDER_SECONDS)
+                answer = os.read(fd, 1)
+            finally:
+                loop.remove_reader(fd)
+                os.close(fd)
+        if answer != word:
+            self.report += answer
+            if not self.report[:1].isdigit():  # that would be the report of its end
+                self.end("cancelled", "it could not be stopped for a moment")
+            self.kill()
+
+
+class Resident:
+    """A confined program that runs. ``close`` it."""
+
+    reader: asyncio.StreamReader
+    """Its stdout."""
+    writer: asyncio.StreamWriter
+    """Its stdin."""
+
+    def __init__(self, run: _ResidentRun, policy: Policy, copy: PrivateCopy, owner: int | None) -> None:
+        self.ended = asyncio.Event()
+        """It has ended, and all its processes with it."""
+        self.why = ""
+        """Why it ended, in words."""
+        self.exit_code: int | None = None
+        self._run, self._policy, self._copy, self._owner = run, policy, copy, owner
+        self._reading: asyncio.ReadTransport | None = None
+        self._turn: PrivateCopy | None = None
+        self._stopping = asyncio.Lock()
+        self._task = asyncio.create_task(self._live())
+
+    async def connect(self) -> None:
+        """Opens its streams."""
+        loop, process = asyncio.get_running_loop(), self._run.process
+        self.reader = StreamReader(limit=MAX_LINE)
+        self._reading, _ = await loop.connect_read_pipe(
+            lambda: StreamReaderProtocol(self.reader), os.fdopen(process.stdout_fd, "rb", 0)
+        )
+        writing, protocol = await loop.connect_write_pipe(FlowControlMixin, os.fdopen(process.stdin_fd, "wb", 0))
+        self.writer = asyncio.StreamWriter(writing, protocol, None, loop)
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        return sanitize_text(self._run.output.decode("utf-8", "replace")).strip()
+
+    async def begin_turn(self, layers: tuple[Path, ...]) -> None:
+        """Makes the copy what the workspace under ``layers`` is, the top one first. Raises GpuboxError."""
+        async with self._standing_still():
+            turn = self._copy_over(layers)
+            await in_thread_explained(finish(asyncio.to_thread(turn.synchronize)))
+            self._turn = turn
+            self._run.watch_disk()
+
+    async def end_turn(self) -> tuple[str, ...]:
+        """Puts what it changed into the top layer of the turn, and returns the paths, ``x (removed)`` for removed ones.
+
+        Does nothing if no turn was begun. It works on after it, but what it changes then is gone at the next turn.
+        Raises GpuboxError.
+        """
+        if self._turn is None:
+            return ()
+        turn, self._turn = self._turn, None
+        async with self._standing_still():
+            return tuple(await in_thread_explained(finish(asyncio.to_thread(turn.harvest))))
+
+    async def close(self) -> None:
+        """Kills every process of it, and returns when all are dead. May be called twice."""
+        self._task.cancel()
+        await finish(asyncio.wait([self._task]))
+        if self._reading:
+            self._reading.close()
+
+    def _copy_over(self, layers: tuple[Path, ...]) -> PrivateCopy:
+        policy = replace(self._policy, layers=layers)
+        return PrivateCopy(policy, self._copy.folder, self._owner, heavy=True, read_only=self._copy.read_only)
+
+    @contextlib.asynccontextmanager
+    async def _standing_still(self) -> AsyncIterator[None]:
+        async with self._stopping:
+            try:
+                await finish(self._run.order(b"s"))
+                if self._run.report or self._task.cancelling():
+                    await finish(asyncio.wait([self._task]))  # no process is left: nothing moves
+                yield
+            finally:
+                await finish(self._run.order(b"c"))
+
+    async def _live(self) -> None:
+        try:
+            await self._run.until_dead(time.monotonic())
+        finally:
+            self.exit_code, signal_name = self._run.exit_status()
+            by_itself = f"signal {signal_name}" if signal_name else f"exit code {self.exit_code}"
+            self.why = self._run.why or f"it ended with {by_itself}"
+            os.close(self._run.process.control_fd)
+            self.writer.close()
+            _working.discard(self._copy.folder)
+            self.ended.set()
+
+
+async def start_resident(sandbox: Sandbox, program: ResidentProgram, policy: Policy, chat: Path) -> Resident:
+    """Starts ``program`` over the workspace and the layers of ``policy`` (Policy.for_agents).
+
+    ``chat``: the folder of the chat's layers. Raises GpuboxError.
+    """
+    confinement = await sandbox.confinement()
+    if confinement.isolation != "bubblewrap":
+        raise GpuboxError(
+            f"A whole agent runs only in bubblewrap: {confinement.problem}",
+            confinement.hint or "`gpubox doctor` says more.",
+        )
+    assert policy.workspace is not None
+    policy = replace(policy, workspace=check_workspace(policy.workspace))
+    folder, cache, owner = chat / "agent", chat / "cache", layer_owner()
+    if folder in _working:
+        raise GpuboxError("Another agent works in this chat.", "Wait for its end.")
+    _working.add(folder)
+    try:
+        copy = PrivateCopy(policy, folder, owner, heavy=True)
+        await in_thread_explained(finish(asyncio.to_thread(_prepare, copy, (cache, program.home), owner)))
+        place = Place(False, folder, copy.read_only, (), cache, program.home, program.sockets)
+        confined = ConfinedProgram(b"", place=place, resident=program)
+        process = start_confined(confinement, confined, replace(policy, layers=()))
+    except BaseException:
+        _working.discard(folder)
+        raise
+    resident = Resident(_ResidentRun(process, policy, (folder, cache, program.home)), policy, copy, owner)
+    try:
+        await resident.connect()
+    except BaseException:
+        await resident.close()
+        raise
+    return resident
+
+
+def _prepare(copy: PrivateCopy, folders: tuple[Path, ...], owner: int | None) -> None:
+    for folder in folders:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if owner is not None:
+            give(folder, owner)
+    copy.synchronize()

@@ -1,0 +1,260 @@
+"""Real coding agents, hosted: a scripted model behind the real gateway has each read, edit and run, be denied a
+permission, be stopped, come back in another process, and be undone.
+
+    python -m tests.perf.hosted_agents [--times N] [--open] AGENT...
+
+``--open``: without walls. The programs are looked for on PATH. A HOME of one's own is advised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import aclosing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from gpubox.acp.host import AgentOnBox, host_agents
+from gpubox.acp.hosted_turn import Started
+from gpubox.agent.chat import Chat
+from gpubox.agent.chat_log import ChatSettings
+from gpubox.agent.events import AgentEvent, QuestionAsked, RoundFinished, ToolFinished, TurnFailed, TurnFinished
+from gpubox.agent.hosting import HostedTurn
+from gpubox.agent.tools import Answer, OwnerQuestion
+from gpubox.config import load_config
+from gpubox.gateway.background import start_detached
+from gpubox.gateway.gateway_client import stop
+from gpubox.paths import Paths
+from tests.hosted_process import start_open
+
+BROKEN, MENDED = "def add(a, b):\n    return a - b\n", "def add(a, b):\n    return a + b\n"
+
+
+class Model(BaseHTTPRequestHandler):
+    """A model that follows the last prompt: FIX reads, edits and runs; SLOW speaks without end; else it answers."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        body = json.dumps({"object": "list", "data": [{"id": "box", "object": "model"}]}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            (self._respond if "/responses" in self.path else self._chat)(request)
+        except OSError:
+            pass
+
+    def _chat(self, request: dict[str, Any]) -> None:
+        messages = request.get("messages", [])
+        texts = [json.dumps(m.get("content")) for m in messages if m["role"] == "user"]
+        at = max((n for n, m in enumerate(messages) if m["role"] == "user" and "TASK" in json.dumps(m)), default=0)
+        done = [m for m in messages[at:] if m["role"] == "tool"]
+        task = next(
+            (word for word in ("FIX", "SLOW", "RUN") if texts and f"TASK {word}" in json.dumps(messages[at])), ""
+        )
+        tools = {
+            t["function"]["name"]: t["function"]["parameters"].get("properties", {}) for t in request.get("tools", [])
+        }
+        if not tools:
+            return self._say("A title")
+        if task == "SLOW":
+            for _ in range(600):
+                self._event({"content": "and on "})
+                time.sleep(0.05)
+        place = re.search(r'/[^\s"<>\\]+\.open/copy', json.dumps(messages))
+        cwd = place[0] if place else "/workspace"
+        file = f"{cwd}/calc.py"
+        run = "run_shell_command" if "run_shell_command" in tools else "bash"
+        steps = {
+            "FIX": [
+                ("read_file" if "read_file" in tools else "read", {"file_path": file, "filePath": file, "path": file}),
+                ("edit", {"file_path": file, "filePath": file, "path": file, "old_string": "a - b", "new_string": "a + b",
+                          "oldString": "a - b", "newString": "a + b"}),
+                (run, {"command": "python3 -c 'import calc; print(calc.add(1, 2))'", "description": "run it"}),
+            ],
+            "RUN": [(run, {"command": "touch denied.txt", "description": "make a file"})],
+        }.get(task, [])  # fmt: skip
+        if len(done) < len(steps):
+            name, given = steps[len(done)]
+            known = tools.get(name, {})
+            return self._call(name, {key: value for key, value in given.items() if not known or key in known})
+        said = [text for text in texts if "remember" in text]
+        self._say(f"Done. I was told {len(texts)} things, {len(said)} to remember.")
+
+    def _event(self, delta: dict[str, Any], finish: str | None = None) -> None:
+        usage = {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        value = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "box", "choices": [choice]}
+        self.wfile.write(b"data: " + json.dumps(value | ({"usage": usage} if finish else {})).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _call(self, name: str, given: dict[str, Any]) -> None:
+        call = {"index": 0, "id": f"c{time.time_ns()}", "type": "function",
+                "function": {"name": name, "arguments": json.dumps(given)}}  # fmt: skip
+        self._event({"role": "assistant", "tool_calls": [call]})
+        self._event({}, "tool_calls")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _say(self, text: str) -> None:
+        for word in text.split(" "):
+            self._event({"content": f"{word} "})
+        self._event({}, "stop")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _respond(self, request: dict[str, Any]) -> None:
+        raise OSError
+
+
+async def opened(box: AgentOnBox, turn: HostedTurn) -> Started:
+    home = Path(os.environ["HOME"]) / "homes" / box.agent.name
+    start = box.prepare(home, str(home), box.target.base_url)
+    return await start_open(turn, start.argv, {**start.env, "HOME": str(home)}, turn.chat.with_suffix(".open"))
+
+
+class Desk:
+    def __init__(self, paths: Paths, agent: str, folder: Path, *, is_open: bool) -> None:
+        self.paths, self.agent, self.folder, self.config = paths, agent, folder, load_config(paths)
+        self.start, self.answer = (opened if is_open else None), Answer(True)
+        self.asked: list[OwnerQuestion] = []
+
+    async def ask(self, question: OwnerQuestion) -> Answer:
+        self.asked.append(question)
+        return self.answer
+
+    def chat(self, name: str = "") -> Chat:
+        host = host_agents(self.paths, self.config, self.start)
+        chat = Chat(self.paths, self.config, name, ask=self.ask, host=host, any_workdir=True)
+        if not name:
+            chat.change_settings(ChatSettings(workdir=str(self.folder), agent=self.agent))
+        return chat
+
+
+async def send(chat: Chat, text: str, stop_after: str = "") -> list[AgentEvent]:
+    events = []
+    async with aclosing(chat.send(text)) as turn:
+        async for event in turn:
+            events.append(event)
+            if stop_after and type(event).__name__ == stop_after:
+                chat.stop()
+                stop_after = ""
+    return events
+
+
+def ended(events: list[AgentEvent]) -> str:
+    last = events[-1]
+    return (
+        last.reason
+        if isinstance(last, TurnFinished)
+        else f"{last.message} {last.hint}"
+        if isinstance(last, TurnFailed)
+        else "?"
+    )
+
+
+async def one(paths: Paths, agent: str, folder: Path, *, is_open: bool) -> dict[str, str]:
+    (folder / "calc.py").write_text(BROKEN)
+    desk, told = Desk(paths, agent, folder, is_open=is_open), dict[str, str]()
+    chat = desk.chat()
+    began = time.monotonic()
+    try:
+        events = await send(chat, "TASK FIX: remember that add is wrong, and mend it")
+        told["first"] = f"{time.monotonic() - began:.1f} s"
+        tools = [event.output.ok for event in events if isinstance(event, ToolFinished)]
+        rounds = sum(isinstance(event, RoundFinished) for event in events)
+        changed = [change.path for change in await chat.changes()]
+        good = ended(events) == "answered" and len(tools) >= 3 and rounds >= 4
+        told["turn"] = "ok" if good else f"{ended(events)}, tools {tools}, {rounds} rounds"
+        told["edit"] = "ok" if changed == ["calc.py"] and (folder / "calc.py").read_text() == BROKEN else f"{changed}"
+        desk.answer = Answer(False)
+        events = await send(chat, "TASK RUN: make a file")
+        asked = any(isinstance(event, QuestionAsked) for event in events)
+        files = [change.path for change in await chat.changes()]
+        told["denied"] = "ok" if asked and "denied.txt" not in files else f"asked {asked}, {files}, {ended(events)}"
+        desk.answer = Answer(True)
+        began = time.monotonic()
+        events = await send(chat, "TASK SLOW: speak", "TextDelta")
+        told["cancel"] = "ok" if ended(events) == "stopped" else ended(events)
+        told["cancel s"] = f"{time.monotonic() - began:.1f}"
+        name = chat.name
+        await chat.close()
+        chat = desk.chat(name)
+        events = await send(chat, "TASK NOTHING: what do you remember?")
+        text = getattr(events[-1], "text", "")
+        told["resume"] = (
+            "ok"
+            if ended(events) == "answered"
+            and "1 to remember" in text.replace("2 to", "1 to").replace("3 to", "1 to").replace("4 to", "1 to")
+            else f"{ended(events)} {text}"
+        )
+        while chat.log.head:
+            await chat.undo()
+        told["undo"] = "ok" if not await chat.changes() else "changes are left"
+    finally:
+        await chat.close()
+    return told
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("agents", nargs="+")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--open", action="store_true")
+    arguments = parser.parse_args()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    paths = Paths.default()
+    paths.config.mkdir(parents=True, exist_ok=True)
+    profiles = paths.config / "profiles"
+    profiles.mkdir(exist_ok=True)
+    (profiles / "box.toml").write_text(f'upstream = "http://127.0.0.1:{server.server_port}"\nmodel = "box"\n')
+    asks = json.dumps({"bash": "ask"})
+    paths.config_file.write_text(f"[agents.opencode]\nenv = {{ OPENCODE_PERMISSION = '{asks}' }}\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    await asyncio.to_thread(start_detached, paths, "127.0.0.1", port)
+    try:
+        for agent in arguments.agents:
+            for number in range(arguments.times):
+                folder = Path(tempfile.mkdtemp(prefix="hosted-"))
+                try:
+                    print(
+                        agent,
+                        number + 1,
+                        json.dumps(await one(paths, agent, folder, is_open=arguments.open)),
+                        flush=True,
+                    )
+                finally:
+                    shutil.rmtree(folder)
+    finally:
+        await asyncio.to_thread(stop, paths)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
