@@ -55,6 +55,8 @@ class ChatSummary:
     """The profile that answered last; empty if unknown."""
     problem: str = ""
     """Why the chat cannot be opened."""
+    agent: str = ""
+    """The hosted agent that answered last; empty: gpubox's own."""
 
 
 def chat_path(paths: Paths, name: str) -> Path:
@@ -239,6 +241,7 @@ def _chat_summary(path: Path) -> ChatSummary | None:
         title=" ".join(first.text.split())[:200] if first else "",
         profile=last.profile if last else "",
         problem=problem,
+        agent=last.agent if last else "",
     )
 
 

@@ -308,7 +308,15 @@ class FakeChat(Chat):
             self.service.logs[self.name] = self.log
         turn = f"turn-{len(self.log.turns) + 1}"
         self.log.apply_record(
-            TurnHeader(turn, self.log.head, "2026-11-21T13:00:00Z", text, SERVING.profile_name, SERVING.build)
+            TurnHeader(
+                turn,
+                self.log.head,
+                "2026-11-21T13:00:00Z",
+                text,
+                SERVING.profile_name,
+                SERVING.build,
+                agent=self.settings.agent,
+            )
         )
         for step in self.service.script:
             async for event in self._played(step):
@@ -441,7 +449,16 @@ class FakeChats(Chats):
             first = next(iter(log.turns.values()), None)
             title = first.header.text if first else ""
             summaries.append(
-                ChatSummary(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen")
+                ChatSummary(
+                    name,
+                    Path(f"{name}.jsonl"),
+                    1,
+                    "2026-11-20T12:00:00Z",
+                    len(log.turns),
+                    title,
+                    "qwen",
+                    agent=log.settings.agent,
+                )
             )
         return summaries
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,7 +17,6 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import UsageError
 from gpubox.sandbox.steps import ChangedSince
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.chat.chat_lines import chosen_name
 from gpubox.tui.chat.chats import AgentRow
 from gpubox.tui.chat.turn_parts import note_part
 from gpubox.tui.dialogs import PromptScreen, ask, confirm
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.steps import StepResult
 
+T = TypeVar("T")
 UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
 TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 
@@ -247,7 +247,7 @@ class ChatCommands:
         rows.insert(0, ("gpubox", f"{'gpubox':{cells}}its own agent"))
         name = await self._choose(
             "Who answers in this chat?", "Another agent works as gpubox's own does: confined, on a copy of the "
-            "workspace, and you take what you like of its changes.", rows, now or "gpubox",
+            "workspace, and you take what you like of its changes.", rows, [now or "gpubox"],
         )  # fmt: skip
         if name and (missing := next((each.install for each in agents if each.name == name), "")):
             self.screen.copy(missing, missing)
@@ -263,7 +263,7 @@ class ChatCommands:
             await screen.change_settings(settings)
             return
         if agent and screen.sandbox and screen.sandbox.isolation != "bubblewrap":
-            why = " ".join(filter(None, (screen.sandbox.problem, screen.sandbox.weakness, screen.sandbox.hint)))
+            why = f"{screen.sandbox.problem} {screen.sandbox.hint}".strip()
             raise UsageError(f"{agent} cannot be confined here, which needs bubblewrap. {why}".rstrip())
         await screen.change_settings(msgspec.structs.replace(settings, agent_choices={}))
         screen.say(f"{agent or 'gpubox'} answers from the next prompt on.")
@@ -281,34 +281,32 @@ class ChatCommands:
             f"{screen.settings.agent} reaches the model only through the gateway, and none runs here. It keeps running "
             "when gpubox closes; 5 stops it."
         )
-        if await confirm(screen.app, "Start the gateway?", body, "start the gateway"):
+        await screen.app.bridge.gateway.poll()  # it may have come since
+        if not self.has_gateway and await confirm(screen.app, "Start the gateway?", body, "start the gateway"):
             await screen.app.gateway_controller.act("toggle")
-            if text and self.has_gateway:
-                screen.ask(text)
+        if text and self.has_gateway:
+            screen.ask(text)
 
     async def mode(self) -> None:
         """Shows what the hosted agent lets the owner choose, and changes one of it."""
         settings, agent = self.screen.settings, self.screen.settings.agent
-        choices = {each.id: each for each in self.offers.choices if each.options}
-        if not choices:
+        rows, held = [], set()
+        for choice in self.offers.choices:
+            rows += [((choice.id, value), f"{choice.name}: {name}") for value, name in choice.options]
+            held.add((choice.id, settings.agent_choices.get(choice.id, choice.value)))
+        if not rows:
             own = "gpubox's own agent has /plan and its settings. /agent chooses another one."
             self.screen.say(f"{agent} says what can be chosen once it has answered a prompt." if agent else own)
             return
-        chosen: str | None = next(iter(choices))
-        if len(choices) > 1:
-            offered = [(each.id, f"{each.name}: {chosen_name(each, settings)}") for each in choices.values()]
-            chosen = await self._choose(f"What of {agent}?", "", offered, "")
-        if choice := choices.get(chosen or ""):
-            now = settings.agent_choices.get(choice.id, choice.value)
-            value = await self._choose(choice.name, "It holds from the next prompt on.", choice.options, now)
-            if value and value != now:
-                values = {**settings.agent_choices, choice.id: value}
-                await self.screen.change_settings(msgspec.structs.replace(settings, agent_choices=values))
+        chosen = await self._choose(f"Choices of {agent}", "They hold from the next prompt on.", rows, held)
+        if chosen and chosen not in held:
+            values = {**settings.agent_choices, chosen[0]: chosen[1]}
+            await self.screen.change_settings(msgspec.structs.replace(settings, agent_choices=values))
 
-    async def _choose(self, title: str, body: str, rows: Sequence[tuple[str, str]], now: str) -> str | None:
-        """The value of the row that the owner chooses: each is a value and what it is."""
+    async def _choose(self, title: str, body: str, rows: Sequence[tuple[T, str]], held: Collection[T]) -> T | None:
+        """The value of the row that the owner chooses: each is a value and what it is. ``held``: they hold now."""
         answers = [
-            (str(n) if n < 10 else " ", f"{'●' if value == now else ' '} {_indented(text)}", str(n))
+            (str(n) if n < 10 else " ", f"{'●' if value in held else ' '} {_indented(text)}", str(n))
             for n, (value, text) in enumerate(rows, 1)
         ]
         answer = await ask(self.screen.app, sanitize_to_width(title, 60), body, *answers)

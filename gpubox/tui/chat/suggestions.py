@@ -112,7 +112,10 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
         self._closed_at = ""
         if before == text and (typed := re.fullmatch(r"/(/?[^\s/]*)", text)):
             ours = [Suggestion(f"/{action.slash}", action.title) for action in commands(typed[1])]
-            self._show("command", ours + self._offered(typed[1]))
+            rows = ours + self._offered(typed[1])
+            self._show(
+                "command", sorted(rows, key=lambda row: (row.text.strip() != text, not row.text.startswith(text)))
+            )
         elif (query := being_named(before)) is not None:
             self.run_worker(self._offer_names(query), exclusive=True)
         else:

@@ -35,6 +35,7 @@ MIN_SPEED_DELTAS = 5
 MIN_SPEED_SECONDS = 0.25
 PROTOCOL_LABELS = {
     "native": "",
+    "acp": "",
     "fenced": "tool calls as ```python blocks",
     "none": "no tools",
 }
@@ -346,7 +347,7 @@ def model_label(profile: str, build: str) -> str:
 def stored_turn_view(turn: Turn) -> TurnView:
     """A turn of a chat file as the screen showed it when it ended, or when gpubox was killed during it."""
     header = turn.header
-    view = TurnView(header.text, model_label(header.profile or header.model, header.build))
+    view = TurnView(header.text, model_label(header.profile or header.model, header.build), header.agent)
     view.id = turn.id
     for event in turn.events:
         if not isinstance(event, e.MessageAdded) or event.message.role == "user":

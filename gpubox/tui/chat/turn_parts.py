@@ -293,22 +293,19 @@ class ToolCallPart(TurnPart):
         return join_lines(parts, " · ")
 
     def _input_lines(self, width: int) -> list[StyledLine]:
-        call = self.call
-        rows: list[StyledLine] = []
-        if title := sanitize_line(cut_long_line(" ".join(call.title.split()))):
-            rows = _fold_rows(wrap(((title, "bold"),), width), 3)
-        if call.code and call.code.strip() not in call.title:
-            code = "\n".join(cut_long_line(text.expandtabs(4)) for text in call.code.strip("\n").split("\n"))
-            return rows + [row for line in highlight_code(code, call.language) for row in wrap_hard(line, width)]
+        if self.call.code:
+            code = "\n".join(cut_long_line(text.expandtabs(4)) for text in self.call.code.strip("\n").split("\n"))
+            return [row for source in highlight_code(code, self.call.language) for row in wrap_hard(source, width)]
+        title = sanitize_line(cut_long_line(" ".join(self.call.title.split())))
+        rows = _fold_rows(wrap(((title, "bold"),), width), 3) if title else []
         diff = self.output.diff if self.output else ""
-        for name, value in call.arguments.items():
+        for name, value in self.call.arguments.items():
             if not (diff and name in _FILE_TEXTS) and (not title or (name == "command" and str(value) not in title)):
                 shown = " · ".join(map(str, value)) if isinstance(value, list) else str(value)
                 text = sanitize_line(cut_long_line(" ⏎ ".join(shown.split("\n"))))
                 rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
-        return rows + (
-            diff_rows(diff.rstrip("\n").split("\n"), str(call.arguments.get("path", "")), width) if diff else []
-        )
+        path = str(self.call.arguments.get("path", ""))
+        return rows + (diff_rows(diff.rstrip("\n").split("\n"), path, width) if diff else [])
 
 
 def _result_lines(output: ToolOutput, width: int) -> list[StyledLine]:
