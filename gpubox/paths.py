@@ -120,6 +120,10 @@ class Paths:
     def config_file(self) -> Path:
         return self.config_override or self.config / "config.toml"
 
+    def agent_home(self, agent: str) -> Path:
+        """The home of an agent that chats host: its state, which lasts."""
+        return self.state / "agents" / agent
+
     def agent_settings(self, agent: str) -> Path:
         """The folder with the settings of an agent that `gpubox launch` starts."""
         return self.state / "launch" / agent

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpubox.acp.hosted import HostedProgram
 from gpubox.acp.hosted_turn import HowHosted, Started
 from gpubox.acp.registry import AgentStart, KnownAgent, agent_start, known_agent, require_program
+from gpubox.acp.relay import GATEWAY, PROXY, Relay
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.hosting import HostAgent, HostedTurn
 from gpubox.agent.tools import AskOwner
@@ -23,9 +25,15 @@ from gpubox.interchange.client_settings import ClientTarget
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.sandbox.layers import TopLayer, View
-from gpubox.sandbox.spawn import layer_owner
+from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
+from gpubox.sandbox.resident import start_resident
+from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.spawn import ResidentProgram, layer_owner
+from gpubox.sandbox.toolchains import AGENT_HOME
 from gpubox.storage import private_folder, unwritable
 
+_PORT, _PROXY_PORT = 8080, 8081
+"""On 127.0.0.1 inside."""
 StartAgent = Callable[["AgentOnBox", HostedTurn], Awaitable[Started]]
 
 
@@ -89,4 +97,23 @@ def host_agents(paths: Paths, config: Config, start: StartAgent | None = None) -
 
 
 async def _confined(box: AgentOnBox, turn: HostedTurn) -> Started:
-    raise GpuboxError("Walls for agents are not there yet.")
+    """In walls. Its only ways out are the gateway, and a proxy to the hosts that the owner named."""
+    home, work, agent = box.paths.agent_home(box.agent.name), turn.work, box.agent
+    started = await run_in_thread(box.prepare, home, AGENT_HOME, f"http://127.0.0.1:{_PORT}")
+    ports, env = {_PORT: GATEWAY}, dict(started.env)
+    if agent.hosts:
+        ports |= {_PROXY_PORT: PROXY}
+        proxy = f"http://127.0.0.1:{_PROXY_PORT}"
+        env = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "NO_PROXY": "127.0.0.1,localhost", **env}
+    where = urlsplit(box.target.base_url)
+    log = box.paths.logs / f"agent-{agent.name}.log"
+    ways = Relay((where.hostname or "127.0.0.1", where.port or 80), hosts=agent.hosts, log=log)
+    await ways.__aenter__()
+    try:
+        program = ResidentProgram(started.argv, started.folders, home, env, ways.folder, ports)
+        policy = Policy.for_agents(work.workspace.root, work.workspace.layers())
+        resident = await start_resident(Sandbox(box.config), program, policy, work.steps.folder)
+    except BaseException:
+        await ways.close()
+        raise
+    return Started(resident, WORKSPACE_MOUNT, work.steps.folder / "agent", ways.close)

@@ -79,7 +79,7 @@ class HostedProgram:
         if session:
             session.reading.cancel()
             await asyncio.wait([session.reading])
-            await session.started.process.close()
+            await session.started.close()
 
     async def _work(self, turn: HostedRun) -> AgentEvent:
         """Runs the turn and returns its last event. What it changed is in the turn's layer then."""
@@ -89,6 +89,7 @@ class HostedProgram:
                 await self.close()
                 return turn.finished("stopped")
             turn.session = session
+            turn.updates.roots = session.started.cwd, str(turn.order.work.workspace.root)
             return await self._prompt(turn, session)
         except GpuboxError as error:
             return await self._failed(turn, error)
@@ -135,25 +136,24 @@ class HostedProgram:
 
     async def _ready(self, turn: HostedRun) -> OpenSession:
         """The session, started if it does not run. Raises GpuboxError."""
-        session = self._session
-        if session and session.peer.problem:
+        if self._session and self._session.peer.problem:
             await self.close()
-        if session := self._session:
-            turn.before = turn.order.missed
-            await self._choose(session, turn)
-            return session
-        started = await self._hosting.start(turn.order)
-        session = self._session = self._speak(started)
+        session = self._session
+        is_new = session is None
+        if session is None:
+            session = self._session = self._speak(await self._hosting.start(turn.order))
+        limit = self._hosting.start_seconds
         try:
-            async with asyncio.timeout(self._hosting.start_seconds):
-                await self._initialize(session)
-                await self._open_session(session, turn)
+            async with asyncio.timeout(limit):
+                if is_new:
+                    await self._initialize(session)
+                    await self._open_session(session, turn)
+                else:
+                    turn.before = turn.order.missed
                 await self._choose(session, turn)
         except TimeoutError:
-            raise GpuboxError(
-                f"{self._hosting.title} did not start within {self._hosting.start_seconds:g} s."
-            ) from None
-        if session.offers.commands or session.offers.choices:
+            raise GpuboxError(f"{self._hosting.title} did not start within {limit:g} s.") from None
+        if is_new and (session.offers.commands or session.offers.choices):
             turn.emit(session.offers.event)
         return session
 

@@ -22,8 +22,7 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.json_rpc import Peer
 
-_LEDGER_WAITS, _LEDGER_SECONDS = 5, 0.1
-"""The gateway writes its line when the agent has its answer."""
+_LEDGER_LOOKS = 5
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 
 
@@ -56,6 +55,13 @@ class Started:
     """The workspace, as the agent names it."""
     files: Path
     """The folder of this machine that it is."""
+    close_ways: Callable[[], Awaitable[None]] | None = None
+    """Closes what leads out of its walls, once it has ended."""
+
+    async def close(self) -> None:
+        await self.process.close()
+        if self.close_ways:
+            await self.close_ways()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,8 @@ class HowHosted:
     call_seconds: float = AgentSettings().max_turn_seconds
     """The longest silence while a call of it runs."""
     stop_seconds: float = 5.0
+    ledger_seconds: float = 0.5
+    """How long the last line of a turn is waited for: the gateway writes it when the agent has its answer."""
 
 
 @dataclass(slots=True)
@@ -113,8 +121,7 @@ class HostedRun:
         self.session: OpenSession | None = None
         self.before = ""
         """What the agent is told before the prompt."""
-        roots = (str(order.work.workspace.root), "/workspace")
-        self.updates = TurnUpdates(roots, order.id, time.time)
+        self.updates = TurnUpdates(order.id, time.time)
         self._heard = time.monotonic()
         self._flood: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._asking, self._asked = asyncio.Lock(), list[Span]()
@@ -258,9 +265,9 @@ class HostedRun:
 
     async def tell_rounds(self, *, last: bool = False) -> None:
         """Emits the rounds that are over."""
-        for _ in range(_LEDGER_WAITS if last else 1):
+        for _ in range(_LEDGER_LOOKS if last else 1):
             if await run_in_thread(self._rounds.read) or not last or self._rounds.complete:
                 break
-            await asyncio.sleep(_LEDGER_SECONDS)
+            await asyncio.sleep(self._hosting.ledger_seconds / _LEDGER_LOOKS)
         for event in self._rounds.finished(self.updates.tool_spans, self._asked, all_of_them=last):
             self.emit(event)

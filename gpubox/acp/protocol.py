@@ -116,7 +116,7 @@ def text_of(content: Any, most: int) -> str:
             return line(uri)
         case {"type": "resource", "resource": {"text": str(text)}}:
             return text[:most]
-        case {"type": str(kind)}:
+        case {"type": str(kind)} if kind != "text":
             return f"[{line(kind, 20)}]"
     return ""
 

@@ -30,7 +30,7 @@ GATEWAY, PROXY = "gateway", "proxy"
 _MAX_CONNECTIONS = 128
 """Of each socket at one time. Further ones are closed."""
 _PIECE_BYTES, _MAX_HEAD_BYTES, _MAX_LOG_BYTES = 65536, 65536, MIB
-_HEAD_SECONDS, _CONNECT_SECONDS = 30.0, 20.0
+_HEAD_SECONDS, _CONNECT_SECONDS, _FLUSH_SECONDS = 30.0, 20.0, 60.0
 _MAX_PATH_BYTES = 90
 """Of the 108 of a unix socket's address, less its name."""
 _HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
@@ -104,6 +104,7 @@ class Relay:
             try:
                 if count <= _MAX_CONNECTIONS:
                     await serve(reader, writer)
+                    await _finish(writer)
             except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 pass  # the other end sees that the connection ends
             except asyncio.CancelledError:
@@ -215,12 +216,18 @@ async def _join(
     ]
     try:
         await asyncio.gather(*ways)
-        await writer.drain()
+        await _finish(other_writer)
     finally:
         for task in ways:
             task.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
         other_writer.transport.abort()
+
+
+async def _finish(writer: StreamWriter) -> None:
+    """Closes it once the other end has taken all that was written."""
+    writer.close()
+    await asyncio.wait_for(writer.wait_closed(), _FLUSH_SECONDS)
 
 
 def _request(first: str, fields: list[str]) -> tuple[str, int, bytes, int | None]:

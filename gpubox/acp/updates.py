@@ -85,9 +85,11 @@ class _Call:
 class TurnUpdates:
     """One turn."""
 
-    def __init__(self, roots: tuple[str, ...], number: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """``roots``: the workspace's paths, which are left out of what is shown. ``number``: names the turn."""
-        self._roots, self._number, self._clock = tuple(f"{root.rstrip('/')}/" for root in roots if root), number, clock
+    def __init__(self, number: str, clock: Callable[[], float] = time.time) -> None:
+        """``number``: names the turn."""
+        self._number, self._clock = number, clock
+        self.roots: tuple[str, ...] = ()
+        """The paths of the workspace, which are left out of what is shown."""
         self._calls: dict[str, _Call] = {}
         self._over: set[str] = set()
         """The ids of calls that have ended."""
@@ -193,7 +195,7 @@ class TurnUpdates:
         call = msgspec.structs.replace(
             known.call,
             name=line(update.kind, 20) or known.call.name,
-            title=self._relative(line(update.title)) or known.call.title,
+            title=self._title(update.title) or known.call.title,
             arguments=given or known.call.arguments,
         )
         changed, known.call = call != known.call, call
@@ -212,7 +214,7 @@ class TurnUpdates:
         texts, diffs, files = list[str](), list[str](), list[str]()
         for item in update.content[:100] if isinstance(update.content, list) else ():
             if isinstance(item, dict) and item.get("type") == "diff" and (diff := read(Diff, item)):
-                files.append(path := self._relative(line(diff.path)))
+                files.append(path := self._title(diff.path))
                 diffs.append(_diff(path, diff))
             elif isinstance(item, dict):
                 texts.append(protocol.text_of(item.get("content"), 8 * MAX_OUTPUT))
@@ -242,9 +244,12 @@ class TurnUpdates:
         return self._relative(text[:MAX_ARGUMENT]) if isinstance(value, str) or len(text) > MAX_ARGUMENT else value
 
     def _relative(self, text: str) -> str:
-        for root in self._roots:
-            text = text.replace(root, "")
+        for root in self.roots:
+            text = text.replace(f"{root.rstrip('/')}/", "")
         return text
+
+    def _title(self, text: Any) -> str:
+        return line(self._relative(text[:4096])) if isinstance(text, str) else ""
 
 
 def _named(raw_input: Any) -> list[tuple[str, Any]]:

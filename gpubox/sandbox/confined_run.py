@@ -144,6 +144,8 @@ class ConfinedRun:
     _cgroup_was_full: bool = False
     _dying: list[int] = field(default_factory=list)
     """Pidfds of killed processes."""
+    pause: float = _CHECK_SECONDS
+    """Seconds until its limits are checked again."""
     _disk: DiskMonitor = field(init=False)
 
     async def until_dead(self, began: float) -> None:
@@ -200,7 +202,7 @@ class ConfinedRun:
                 self.end("wall", f"time: longer than {policy.wall_seconds:g} s")
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(exited.wait(), min(left, _CHECK_SECONDS))
+                await asyncio.wait_for(exited.wait(), min(left, self.pause))
                 return
             if self.rests():
                 continue

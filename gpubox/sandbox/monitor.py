@@ -8,8 +8,9 @@ import os
 import time
 from contextlib import suppress
 
-_TICK_SECONDS, _REST_SECONDS, _REST_CPU_SECONDS = 0.02, 0.5, 0.001
-"""How often it looks whether a program that stays did something: if it used as much CPU time, it is checked at once."""
+_TICK_SECONDS, _REST_TICK_SECONDS, _REST_SECONDS, _REST_CPU_SECONDS = 0.02, 0.2, 2.0, 0.001
+"""How often it looks whether a program that stays did something, and if it rests; how often it is checked if it rests;
+and how much CPU time it may use at rest."""
 MYPY = False
 if MYPY:
     from typing import Any
@@ -48,7 +49,7 @@ def _monitor() -> None:
         if done == PROGRAM:
             break
         if orders and not done:
-            if not orders.wait():
+            if not orders.wait(kernel_memory.tick):
                 end()
             if not orders.stopped and kernel_memory.is_due():
                 exceeded_limit, status = kernel_memory.exceeded_limit(), 9
@@ -77,13 +78,13 @@ class _Orders:
         self.stopped = False
         self._stopped_before: set[int] = set()
 
-    def wait(self) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Waits for an order, for the end of the program or a moment, and carries the order out.
 
         Returns false if gpubox is gone.
         """
         fd = CONFIG["control_fd"]
-        if fd not in self._select([fd, self._program], [], [], _TICK_SECONDS)[0]:
+        if fd not in self._select([fd, self._program], [], [], seconds)[0]:
             return True
         order = os.read(fd, 1)
         if order == b"s":
@@ -159,8 +160,9 @@ class _KernelMemory:
         self._host = self._host_sums()
         self._spent, self._charged = 0.0, [0, 0]
         self._known: list[int] = []
-        self._seen = (-1.0, "")
-        self._checked = 0.0
+        self._seen = (-1.0, b"")
+        self._checked, self.tick = 0.0, _TICK_SECONDS
+        self._load = os.open("/proc/loadavg", os.O_RDONLY)
 
     def exceeded_limit(self) -> str:
         """The limit that was exceeded, in words; empty if none."""
@@ -200,15 +202,16 @@ class _KernelMemory:
         """Whether a program that stays has done anything since the last check, or that was a while ago."""
         passed, (cpu, last) = time.monotonic() - self._checked, self._activity()
         busy = last != self._seen[1] or not 0 <= cpu - self._seen[0] < _REST_CPU_SECONDS
+        self.tick = _TICK_SECONDS if busy else _REST_TICK_SECONDS
         return passed > (self.pause if busy else _REST_SECONDS)
 
-    def _activity(self) -> "tuple[float, str]":
+    def _activity(self) -> "tuple[float, bytes]":
         """CPU seconds of the processes of the last check, and the last process id that was given out."""
         try:  # a clock of a process: clock_getcpuclockid(3)
             used = sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)
         except OSError:
             used = -1.0
-        return used, self._read("/proc/loadavg").rpartition(" ")[2]
+        return used, os.pread(self._load, 99, 0).rpartition(b" ")[2]
 
     def _charge(self, pids: "list[int]") -> None:
         """As for a program that ends, but from check to check: in hours others do so much on this machine."""

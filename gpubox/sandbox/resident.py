@@ -33,9 +33,10 @@ from gpubox.units import KIB
 _MAX_WORDS = 8 * KIB
 """Bytes of its stderr that are kept."""
 _ORDER_SECONDS = 15.0
-_REST_SECONDS, _REST_CPU_SECONDS = 2.0, 0.002
-"""If it used less CPU time since the last check, the next one is put off, for no longer than this."""
-_PAUSE_SECONDS, _PIECE_BYTES = 0.02, 65536
+_PAUSE, _REST_PAUSE, _REST_SECONDS, _REST_CPU_SECONDS = 0.1, 0.5, 5.0, 0.002
+"""How often is looked whether it did something, and if it rests: so long as it uses less CPU time than this, its limits
+are checked only so often."""
+_FLOOD_SECONDS, _PIECE_BYTES = 0.02, 65536
 _working: set[Path] = set()
 """The copies in which one works now."""
 
@@ -50,14 +51,20 @@ class _ResidentRun(ConfinedRun):
 
     def rests(self) -> bool:
         """Whether it has used next to no CPU time since the last check, which was a moment ago."""
-        with contextlib.suppress(OSError):
-            used = sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)  # clock_getcpuclockid(3)
-            if 0 <= used - self._used < _REST_CPU_SECONDS and time.monotonic() < self._checked + _REST_SECONDS:
-                return True
+        used = self._cpu_seconds()
+        rests = 0 <= used - self._used < _REST_CPU_SECONDS
+        self.pause = _REST_PAUSE if rests else _PAUSE
+        if rests and time.monotonic() < self._checked + _REST_SECONDS:
+            return True
         self._known, self._checked = descendants(self.process.popen.pid), time.monotonic()
-        with contextlib.suppress(OSError):
-            self._used = sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)
+        self._used = self._cpu_seconds()
         return False
+
+    def _cpu_seconds(self) -> float:
+        try:
+            return sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)  # clock_getcpuclockid(3)
+        except OSError:
+            return -1.0
 
     def keep(self, data: bytes) -> None:
         """Keeps the end."""
@@ -65,7 +72,7 @@ class _ResidentRun(ConfinedRun):
         if len(data) == _PIECE_BYTES and self.process.popen.returncode is None:  # a flood
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.process.output_fd)
-            loop.call_later(_PAUSE_SECONDS, self._read_again)
+            loop.call_later(_FLOOD_SECONDS, self._read_again)
 
     def _read_again(self) -> None:
         if self.process.popen.returncode is None:  # else it is read to its end

@@ -15,12 +15,11 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,8 @@ class Model(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
 
     def do_GET(self) -> None:
         body = json.dumps({"object": "list", "data": [{"id": "box", "object": "model"}]}).encode()
@@ -64,10 +63,8 @@ class Model(BaseHTTPRequestHandler):
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
-        try:
-            (self._respond if "/responses" in self.path else self._chat)(request)
-        except OSError:
-            pass
+        with suppress(OSError):
+            self._chat(request)
 
     def _chat(self, request: dict[str, Any]) -> None:
         messages = request.get("messages", [])
@@ -81,7 +78,8 @@ class Model(BaseHTTPRequestHandler):
             t["function"]["name"]: t["function"]["parameters"].get("properties", {}) for t in request.get("tools", [])
         }
         if not tools:
-            return self._say("A title")
+            self._say("A title")
+            return
         if task == "SLOW":
             for _ in range(600):
                 self._event({"content": "and on "})
@@ -93,7 +91,8 @@ class Model(BaseHTTPRequestHandler):
         steps = {
             "FIX": [
                 ("read_file" if "read_file" in tools else "read", {"file_path": file, "filePath": file, "path": file}),
-                ("edit", {"file_path": file, "filePath": file, "path": file, "old_string": "a - b", "new_string": "a + b",
+                ("edit", {"file_path": file, "filePath": file, "path": file, "old_string": "a - b",
+                          "new_string": "a + b",
                           "oldString": "a - b", "newString": "a + b"}),
                 (run, {"command": "python3 -c 'import calc; print(calc.add(1, 2))'", "description": "run it"}),
             ],
@@ -102,7 +101,8 @@ class Model(BaseHTTPRequestHandler):
         if len(done) < len(steps):
             name, given = steps[len(done)]
             known = tools.get(name, {})
-            return self._call(name, {key: value for key, value in given.items() if not known or key in known})
+            self._call(name, {key: value for key, value in given.items() if not known or key in known})
+            return
         said = [text for text in texts if "remember" in text]
         self._say(f"Done. I was told {len(texts)} things, {len(said)} to remember.")
 
@@ -125,9 +125,6 @@ class Model(BaseHTTPRequestHandler):
             self._event({"content": f"{word} "})
         self._event({}, "stop")
         self.wfile.write(b"data: [DONE]\n\n")
-
-    def _respond(self, request: dict[str, Any]) -> None:
-        raise OSError
 
 
 async def opened(box: AgentOnBox, turn: HostedTurn) -> Started:

@@ -9,19 +9,22 @@ The model is a script of three calls and an answer, for agents that speak ACP; o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpubox.acp.relay import GATEWAY, Relay
 from gpubox.config import Config
-from gpubox.json_rpc import Peer, pipe_streams
+from gpubox.json_rpc import Peer
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.resident import start_resident
 from gpubox.sandbox.runner import Sandbox
@@ -66,7 +69,8 @@ def answer(body: dict[str, Any]) -> list[str]:
             (next(n for n in ("read_file", "read") if n in names), where),
             ("edit", where | {"old_string": old, "new_string": new, "oldString": old, "newString": new}),
             (next(n for n in ("run_shell_command", "bash") if n in names),
-             {"command": "python3 -c 'import calc; print(calc.add(1, 2))'", "description": "run", "is_background": False}),
+             {"command": "python3 -c 'import calc; print(calc.add(1, 2))'", "description": "run",
+              "is_background": False}),
         )[done]  # fmt: skip
         function = {"name": call[0], "arguments": json.dumps(call[1])}
         calls = [{"index": 0, "id": f"c{done}", "type": "function", "function": function}]
@@ -111,13 +115,14 @@ async def bare(argv: list[str], home: Path, folder: Path) -> tuple[float, float]
     env = AGENT_ENV | {"HOME": str(home), "PATH": os.environ["PATH"]}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, cwd=folder, env=env, limit=1 << 25
-    )
+        *argv, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, cwd=folder, env=env, limit=1 << 25,
+        start_new_session=True,
+    )  # fmt: skip
     assert process.stdin and process.stdout
     try:
         return await converse((process.stdout, process.stdin), str(folder))
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
@@ -146,6 +151,16 @@ async def confined(
             await resident.close()
 
 
+@contextlib.contextmanager
+def new_project() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hosted-") as root:
+        Path(root).chmod(0o755)
+        folder = Path(root, "work")
+        folder.mkdir()
+        (folder / "calc.py").write_text(CODE)
+        yield folder
+
+
 async def main(home: Path, times: int, folders: list[Path], argv: list[str]) -> None:
     sandbox = Sandbox(Config())
     print((await sandbox.confinement()).detail)
@@ -153,16 +168,11 @@ async def main(home: Path, times: int, folders: list[Path], argv: list[str]) -> 
     async with await asyncio.start_server(model, "127.0.0.1", PORT):
         for number in range(times + 1):
             for way in seconds:
-                with tempfile.TemporaryDirectory(prefix="hosted-") as root:
-                    Path(root).chmod(0o755)
-                    folder = Path(root, "work")
-                    folder.mkdir()
-                    (folder / "calc.py").write_text(CODE)
-                    taken = (
-                        await bare(argv, home / "bare", folder)
-                        if way == "bare"
-                        else await confined(sandbox, argv, home / "confined", folder, folders)
-                    )
+                with new_project() as folder:
+                    if way == "bare":
+                        taken = await bare(argv, home / "bare", folder)
+                    else:
+                        taken = await confined(sandbox, argv, home / "confined", folder, folders)
                     if number:  # the first warms both homes
                         seconds[way].append(taken)
     medians = {way: [statistics.median(each) for each in zip(*values, strict=True)] for way, values in seconds.items()}
@@ -175,4 +185,5 @@ async def main(home: Path, times: int, folders: list[Path], argv: list[str]) -> 
 if __name__ == "__main__":
     program = shutil.which(sys.argv[4]) or sys.argv[4]
     (Path(sys.argv[1]) / "bare").mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), [Path(f) for f in sys.argv[3].split(":")], [program, *sys.argv[5:]]))
+    installed = [Path(folder) for folder in sys.argv[3].split(":")]
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), installed, [program, *sys.argv[5:]]))

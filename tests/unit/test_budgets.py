@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "leaves": 1_400, "profiles": 1_100, "hardware": 1_400, "models": 2_200, "engines": 2_200, "interchange": 3_300,
-    "server": 6_000, "planner": 3_000, "telemetry": 4_200, "sandbox": 2_600, "agent": 3_900, "acp": 2_000, "gateway": 5_500,
-    "bench": 14_500, "advisor": 1_400, "views": 1_800, "cli": 4_800, "tui": 12_700,
+    "server": 6_000, "planner": 3_000, "telemetry": 4_200, "sandbox": 2_600, "agent": 3_900, "acp": 2_000,
+    "gateway": 5_500, "bench": 14_500, "advisor": 1_400, "views": 1_800, "cli": 4_800, "tui": 12_700,
 }  # fmt: skip
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
