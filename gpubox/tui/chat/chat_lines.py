@@ -58,9 +58,11 @@ PHASE_LABELS = {
     "answers": ("●", "$turn-answer", "answers"),
     "runs": ("●", "$turn-tools", "runs"),
     "waits": ("?", "$turn-approval", "waits for you"),
+    "stops": ("■", "$warning", "stops"),
     "over": ("○", "$quiet", ""),
 }
 """Phase of a turn -> glyph, colour, label."""
+WELCOME_KEYS = (("/", "commands"), ("@", "files"), ("/agent", "who answers"))
 SAMPLING_SHOWN = 3
 WORKDIR_CELLS, WORKDIR_CELLS_MIN = 32, 12
 APPLY_PRIORITY = 50
@@ -271,7 +273,7 @@ def welcome_lines(sandbox: Confinement | None, agent: str = "") -> list[StyledLi
     rows = [
         styled_line(("Ask something.", "bold")),
         styled_line((f"{who} reads, writes and runs code; you take what you like of its changes.", "$quiet")),
-        styled_line(("/", "bold $accent"), (" commands   ", "$quiet"), ("@", "bold $accent"), (" files", "$quiet")),
+        join_lines([styled_line((key, "bold $accent"), (f" {what}", "$quiet")) for key, what in WELCOME_KEYS]),
     ]
     if agent:
         text = "It runs in bubblewrap on a copy of the workspace, and asks the model through the gateway."

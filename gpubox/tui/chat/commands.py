@@ -291,7 +291,7 @@ class ChatCommands:
         """Shows what the hosted agent lets the owner choose, and changes one of it."""
         settings, agent = self.screen.settings, self.screen.settings.agent
         rows, held = [], set()
-        for choice in self.offers.choices:
+        for choice in sorted(self.offers.choices, key=lambda each: len(each.options)):  # models are many
             rows += [((choice.id, value), f"{choice.name}: {name}") for value, name in choice.options]
             held.add((choice.id, settings.agent_choices.get(choice.id, choice.value)))
         if not rows:

@@ -208,7 +208,8 @@ def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
     for text in question.text.strip("\n").split("\n"):
         rows += wrap(styled_line((reveal_hidden(cut_long_line(text.expandtabs(4))), "")), width)
     given = dict(question.call.arguments) if question.kind == "permission" and question.call else {}
-    rows += _argument_rows("$ ", given.pop("command", ""), width)
+    command = str(given.pop("command", ""))
+    rows += _argument_rows("$ ", command if command not in question.text else "", width)
     for number, option in enumerate(question.options[:MAX_OPTIONS], 1):
         head = styled_line((f"{number}  ", "bold $primary"))
         rows += wrap(((reveal_hidden(cut_long_line(" ".join(option.split()))), ""),), width, head, (("   ", ""),))

@@ -46,7 +46,7 @@ class TurnProgress:
     """What a running turn is doing."""
 
     phase: str = "asks"
-    """starts | asks | reads | thinks | answers | runs | waits | over"""
+    """starts | asks | reads | thinks | answers | runs | waits | stops | over"""
     round: int = 0
     rounds: int = 0
     budgets: e.RoundStarted | None = None
@@ -317,7 +317,9 @@ class TurnView:
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
         spans = turn_parts.round_spans(event.round, self.progress.rounds, timing)
-        gap = isinstance(self.parts[-1], turn_parts.AnswerPart)
+        if hosted and timing.tg_tokens_per_second is timing.prefill_new_tokens is None:
+            return  # the gateway knows no figure of it
+        gap = isinstance(self.parts[-1], turn_parts.AnswerPart) and not self._late_notes
         note = turn_parts.LinesPart(lambda width: wrap_parts(spans, width), gap=gap)
         self._round_notes.append(note)
         (self._late_notes if hosted else self.parts).append(note)
@@ -335,7 +337,8 @@ class TurnView:
         if totals.timing.wall_seconds:
             timing = msgspec.structs.replace(totals.timing, reread_from=self._reread_from)
             totals = msgspec.structs.replace(totals, timing=timing)
-            self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width)))
+            rest = self.agent or "gpubox"
+            self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width, rest)))
         self.over, self.progress.phase = True, "over"
 
 
@@ -388,7 +391,7 @@ class TurnRunner:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
         before, self.turn, self.running, self._started_at = self.turn, turn, True, self._clock()
         began = (id(chat), chat.settings)
-        if turn.agent and began == self._began and before and not before.failed:
+        if turn.agent and began == self._began and before and not before.failed and not self.stopped:
             turn.progress.phase = "asks"  # the agent runs already
         self._chat, self.stopped, self._began = chat, False, began
         self._task = asyncio.create_task(self._consume(chat, turn, prompt))
@@ -420,6 +423,8 @@ class TurnRunner:
         if self.stopped or not self._chat.stop():
             self._task.cancel()
         self.stopped = True
+        if self.turn:
+            self.turn.progress.phase = "stops"
 
     async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:

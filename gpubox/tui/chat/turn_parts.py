@@ -417,14 +417,18 @@ END_REASONS = {
 """Why a turn ended without a complete answer -> its label."""
 
 
-def waterfall(totals: TurnTotals, reason: str, width: int) -> list[StyledLine]:
-    """The figures of the turn, the bar of its time, and the bar's legend."""
+def waterfall(totals: TurnTotals, reason: str, width: int, rest: str = "gpubox") -> list[StyledLine]:
+    """The figures of the turn, the bar of its time, and the bar's legend. ``rest``: who took the rest of the time."""
     parts = time_shares(totals.timing, width)
     if not parts:
         return []
     bar: StyledLine = tuple(("█" * size, colour) for _, colour, _, size in parts)
     legend = [
-        styled_line(("■ ", colour), (f"{label} ", "$quiet"), f"{s:.1f} s" if 0.0995 <= s < 1 else units.duration(s))
+        styled_line(
+            ("■ ", colour),
+            (f"{rest if label == 'gpubox' else label} ", "$quiet"),
+            f"{s:.1f} s" if 0.0995 <= s < 1 else units.duration(s),
+        )
         for label, colour, s, _ in parts
     ]
     return [*wrap_parts(_summary_spans(totals, reason), width), bar, *wrap_parts(legend, width, "  ")]
