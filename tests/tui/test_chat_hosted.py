@@ -264,7 +264,7 @@ async def test_the_settings_name_it_and_show_what_is_its_own_affair() -> None:
     async with chatting(chats, services(chats)) as (pilot, chat):
         await pilot.press("ctrl+t")
         await shows(pilot, "who answers ‹ gpubox ›")
-        await pilot.press("right")
+        await pilot.press("up", "right")
         await shows(pilot, "‹ opencode ›")
         assert pilot.app.screen.query("Input:disabled") and not pilot.app.screen.query("#workdir:disabled")
         await pilot.press("ctrl+s")

@@ -110,8 +110,8 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
             yield self.error
 
     def on_mount(self) -> None:
-        self.set_focus(self.cycles["agent"])
         self._show_what_holds()
+        self.set_focus(self.cycles["agent" if self.settings.agent else "thinking"])
 
     @on(CycleField.Changed)
     def _show_what_holds(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,7 +142,7 @@ class Chats:
     async def read_named(self, chat: Chat, text: str) -> Prompt:
         """The prompt ``text`` with what the files hold that it names."""
         if chat.settings.agent:
-            await run_in_thread(_import_host)
+            await run_in_thread(import_module, "gpubox.acp.host")
         return await run_in_thread(read_named, text, _view(chat, chat.settings.workdir))
 
     async def project(self) -> tuple[Path | None, bool | None]:
@@ -182,7 +183,3 @@ def _save_file(text: str, path: str, folder: str) -> str:
 def _import_agent() -> None:
     import gpubox.agent.chat
     import gpubox.agent.loop  # noqa: F401
-
-
-def _import_host() -> None:
-    import gpubox.acp.host  # noqa: F401
