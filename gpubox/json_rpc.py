@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
+import stat
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import IO, Any
 
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.sanitize import sanitize_line
 from gpubox.storage import json_line, read_json
-from gpubox.units import MIB
+from gpubox.units import KIB, MIB
 
 MAX_LINE = 32 * MIB
 """The limit of the StreamReader of a Peer. A longer line ends the conversation."""
@@ -23,6 +26,8 @@ _MAX_GARBAGE = MIB
 """Bytes that are no message: many a program greets on stdout."""
 _MAX_WAITING = 64
 """Requests of the other end that are answered at a time; further ones wait, and with them all that it says."""
+_LINE_COST = KIB
+"""What a line counts besides its bytes where there is a budget: a million empty lines must end, too."""
 _NOTICE_SECONDS = 5.0
 _AT_ONCE = 20
 """Lines taken in one go: the loop has other work, too."""
@@ -55,13 +60,15 @@ class Peer:
         *,
         title: str,
         serves: bool = False,
+        budget: int = 0,
     ) -> None:
         """``title``: what the other end is called in sentences. ``reader`` should have the limit MAX_LINE.
 
-        ``serves``: the other end is the client, and is told of a line that cannot be read.
+        ``serves``: the other end is the client, and is told of a line that cannot be read. ``budget``: so many bytes
+        may come from one request of this end to the next; more ends the conversation; 0: without end.
         """
         self._reader, self._writer, self._answer, self._heed, self._title = reader, writer, answer, heed, title
-        self._serves = serves
+        self._serves, self._budget, self._spent = serves, budget, 0
         self._last_id, self._pending = 0, dict[str, tuple[str, asyncio.Future[Any]]]()
         self._answering: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(_MAX_WAITING)
@@ -71,12 +78,16 @@ class Peer:
         self.strange: deque[str] = deque(maxlen=5)
         """The last lines that were no messages, for the owner."""
 
-    async def request(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> Any:
+    async def request(
+        self, method: str, params: Mapping[str, Any], *, seconds: float | None = None, withdraw: str = ""
+    ) -> Any:
         """The result. Raises RpcError if it is refused, GpuboxError if no answer comes, or none within ``seconds``.
 
-        Cancelling it leaves the request: a protocol has its own way to say so.
+        ``withdraw``: the notification with the ``requestId`` that says it if this is cancelled; some protocols have
+        another way.
         """
         self._last_id += 1
+        self._spent = self._garbage = 0
         number = str(self._last_id)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.problem:
@@ -88,6 +99,10 @@ class Peer:
                 return await answered
         except TimeoutError:
             raise GpuboxError(f"{self._title} did not answer {method} within {seconds:g} s.") from None
+        except asyncio.CancelledError:
+            if withdraw:
+                self.tell(withdraw, {"requestId": int(number)})
+            raise
         finally:
             del self._pending[number]
 
@@ -96,6 +111,11 @@ class Peer:
         with contextlib.suppress(GpuboxError, TimeoutError):
             async with asyncio.timeout(_NOTICE_SECONDS):
                 await self._send({"method": method, "params": params})
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """As ``notify``, and waits for nothing: for few and small ones, where nothing can be awaited."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._write({"method": method, "params": params})
 
     async def run(self) -> str:
         """Reads until the other end closes, or until what it writes is no JSON-RPC. Returns why, a sentence."""
@@ -128,11 +148,14 @@ class Peer:
             try:
                 line = await self._reader.readuntil(b"\n")
             except asyncio.LimitOverrunError:
-                return f"{self._title} wrote a line of more than {MAX_LINE // MIB} MiB."
+                return self._too_much or f"{self._title} wrote a line of more than {MAX_LINE // MIB} MiB."
             except asyncio.IncompleteReadError as rest:
                 return f"{self._title} ended in the middle of a line." if rest.partial else f"{self._title} ended."
             except OSError as error:
                 return f"{self._title} cannot be read: {error.strerror}."
+            self._spent += len(line) + _LINE_COST
+            if 0 < self._budget < self._spent:
+                return self._too_much
             try:
                 message = read_json(line)
             except ValueError:
@@ -146,6 +169,10 @@ class Peer:
                     await self._fail(None, NO_MESSAGE, "This line is no JSON-RPC message.")
         raise AssertionError
 
+    @property
+    def _too_much(self) -> str:
+        return f"{self._title} wrote more than {self._budget // MIB} MiB and no answer." if self._budget else ""
+
     async def _take(self, message: dict[str, Any]) -> bool:
         """Whether it was a message."""
         method, params, number = message.get("method"), message.get("params"), message.get("id")
@@ -154,6 +181,8 @@ class Peer:
             if "id" not in message:
                 self._heed(method, values)
                 return True
+            if self._budget and self._room.locked():
+                return True  # it asks and asks, and reads no answer
             await self._room.acquire()
             task = asyncio.create_task(self._reply(number, method, values))
             self._answering[str(number)] = task
@@ -207,15 +236,22 @@ class Peer:
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:
-            self._writer.write(json_line({"jsonrpc": "2.0", **message}) + b"\n")
+            self._write(message)
             await self._writer.drain()
         except (OSError, RuntimeError):  # RuntimeError: the transport is closing
             raise GpuboxError(self.problem or f"{self._title} takes nothing more.") from None
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        self._writer.write(json_line({"jsonrpc": "2.0", **message}) + b"\n")
 
 
 async def pipe_streams(reading: IO[bytes], writing: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The streams of two ends of pipes, sockets or terminals. Raises OSError if one is a plain file."""
     loop = asyncio.get_running_loop()
+    one, other = os.fstat(reading.fileno()), os.fstat(writing.fileno())
+    if stat.S_ISSOCK(one.st_mode) and one.st_ino == other.st_ino:
+        # both ways (inetd, socat): as two pipes, the writing end would take what comes for a hang-up
+        return await asyncio.open_connection(sock=socket.socket(fileno=os.dup(reading.fileno())), limit=MAX_LINE)
     reader = asyncio.StreamReader(limit=MAX_LINE)
     try:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
@@ -223,3 +259,18 @@ async def pipe_streams(reading: IO[bytes], writing: IO[bytes]) -> tuple[asyncio.
     except ValueError as error:
         raise OSError(0, str(error)) from None
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def own_streams(hint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """This process's stdin and stdout; what anything prints goes to stderr from now on.
+
+    Raises UsageError with ``hint`` if they are files, or a terminal: no program is at their other end.
+    """
+    reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    try:
+        if reading.isatty():
+            raise OSError
+        os.dup2(2, 1)
+        return await pipe_streams(reading, writing)
+    except OSError:
+        raise UsageError("This speaks to a program that starts it: stdin and stdout are no pipes.", hint) from None

@@ -124,9 +124,11 @@ class Paths:
         """The home of an agent that chats host: its state, which lasts."""
         return self.state / "agents" / agent
 
-    def agent_settings(self, agent: str) -> Path:
-        """The folder with the settings of an agent that `gpubox launch` starts."""
-        return self.state / "launch" / agent
+    def agent_settings(self, agent: str, model: str) -> Path:
+        """The folder with the settings of an agent that `gpubox launch` starts with this model; another may run."""
+        from urllib.parse import quote  # only `gpubox launch` needs it
+
+        return self.state / "launch" / agent / quote(model, safe="").replace(".", "%2E")
 
     def instance_state(self, instance: str) -> Path:
         return self.state / "servers" / f"{instance}.json"
@@ -160,5 +162,10 @@ def _xdg(kind: str, default: str) -> Path:
 
 def shipped_profiles() -> Path:
     """The folder of the profiles that come with gpubox, in the wheel or in the checkout."""
-    packaged = Path(__file__).parent / "_shipped_profiles"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "profiles"
+    return shipped("profiles")
+
+
+def shipped(what: str) -> Path:
+    """The same of ``docs``, too."""
+    packaged = Path(__file__).parent / f"_shipped_{what}"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / what

@@ -4,12 +4,14 @@ A prompt says what the good one does: ``read``, ``edit``, ``run`` (asks first), 
 ``plan``, ``think``, ``recall``. Each fault is what its name says. It imports nothing of gpubox.
 """
 
+# mypy: disable-error-code="func-returns-value, var-annotated, arg-type"
 from __future__ import annotations
 
 import json
 import os
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,7 @@ def permission(**changes: Any) -> str:
     return str(outcome.get("optionId", outcome.get("outcome")))
 
 
-def call(number: str, status: str, kind: str = "other", **fields: Any) -> Any:
+def call(number: str, status: str, kind: Any = "other", **fields: Any) -> Any:
     update("tool_call_update", toolCallId=number, status=status, kind=kind, **fields)
 
 
@@ -119,6 +121,12 @@ def turn(text: str) -> str:
         say(f"[{chosen}]")
         if chosen == "cancelled":
             return "cancelled"
+    if "model" in text:
+        body = {"model": os.environ["ROBOT_MODEL"], "messages": [], "max_tokens": 2, "pace": 1000}
+        headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"}
+        url = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+            say(f"{answer.status} in {here}, home {os.environ['HOME']}. ")
     if "slow" in text:
         say("slowly")
         while receive().get("method") != "session/cancel":
@@ -159,6 +167,7 @@ IN_ANSWER: dict[str, Any] = {  # (method, the result instead)
     "new: a number": ("session/new", 7),
     "new: id is a number": ("session/new", {"sessionId": 7}),
     "new: id is empty": ("session/new", {"sessionId": ""}),
+    "new: id is endless": ("session/new", {"sessionId": "s" * 100_000}),
     "prompt: null": ("session/prompt", None),
     "prompt: a list": ("session/prompt", []),
     "prompt: reason is a number": ("session/prompt", {"stopReason": 7}),
@@ -209,6 +218,11 @@ HARMLESS: dict[str, Any] = {  # the turn goes on
     "surrogates": lambda: [say("\ud800 x"), call("s", "completed", title="\udfff", rawInput={"\ud800": "\udfff"})],
     "control codes": lambda: call("c", "completed", title="\x1b[2J\x1b]0;hi\x07\nred", kind="\x1b[31m"),
     "a call that ends twice": lambda: [call("d", each, title="once") for each in ("completed", "completed", "failed")],
+    "many plans and titles": lambda: [
+        [update("plan", entries=[{"content": "x" * 300 + str(n)}] * 90), call("many", "in_progress", title=f"t{n}"),
+         update("available_commands_update", availableCommands=[{"name": f"c{n}", "description": "d" * 300}] * 90)]
+        for n in range(1000)
+    ],
     "a call that never ends": lambda: call("n", "in_progress", title="hangs"),
     "other sessions": lambda: [
         update("agent_message_chunk", session=s, content={"type": "text", "text": "FOREIGN"})

@@ -27,6 +27,8 @@ class OpenProcess:
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
+    why = ""
+
     @property
     def last_words(self) -> str:
         return self._errors.read_text(errors="replace").strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpubox.acp.protocol import is_count
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, printable_path
 from gpubox.errors import GpuboxError
 from gpubox.json_rpc import BAD_PARAMETERS, RpcError
@@ -57,4 +58,4 @@ class ClientFiles:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return int(value) if is_count(value) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpubox import __version__
@@ -26,7 +27,7 @@ from gpubox.errors import GpuboxError
 from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
 
 _REASONS: Mapping[str, EndReason] = {"cancelled": "stopped", "max_tokens": "length", "max_turn_requests": "rounds"}
-MAX_SESSIONS = 500
+MAX_SESSIONS, MAX_SESSION_ID = 500, 500
 
 
 class HostedProgram:
@@ -126,7 +127,7 @@ class HostedProgram:
                 await asyncio.wait_for(asyncio.shield(self._session.reading), 0.2)
             words = line(self._session.started.process.last_words.rpartition("\n")[2], 300)
             strange = self._session.peer.strange
-            words = words or (strange[-1] if strange else "")
+            words = words or self._session.started.process.why or (strange[-1] if strange else "")
             await self.close()
         for event in turn.updates.end():
             turn.emit(event)
@@ -136,12 +137,12 @@ class HostedProgram:
 
     async def _ready(self, turn: HostedRun) -> OpenSession:
         """The session, started if it does not run. Raises GpuboxError."""
-        if self._session and self._session.peer.problem:
-            await self.close()
+        if self._session and (self._session.peer.problem or self._session.chat != turn.order.chat):
+            await self.close()  # it has ended, or the chat has another name, and its copy another place
         session = self._session
         is_new = session is None
         if session is None:
-            session = self._session = self._speak(await self._hosting.start(turn.order))
+            session = self._session = self._speak(await self._hosting.start(turn.order), turn.order.chat)
         limit = self._hosting.start_seconds
         try:
             async with asyncio.timeout(limit):
@@ -157,11 +158,11 @@ class HostedProgram:
             turn.emit(session.offers.event)
         return session
 
-    def _speak(self, started: Started) -> OpenSession:
+    def _speak(self, started: Started, chat: Path) -> OpenSession:
         files = ClientFiles(started.files, started.cwd)
         process = started.process
         peer = Peer(process.reader, process.writer, self._answer, self._heed, title=self._hosting.title)
-        return OpenSession(started, peer, asyncio.create_task(peer.run()), files)
+        return OpenSession(started, peer, asyncio.create_task(peer.run()), files, chat)
 
     async def _initialize(self, session: OpenSession) -> None:
         about = {
@@ -175,10 +176,8 @@ class HostedProgram:
         if isinstance(version, bool) or version not in protocol.READABLE:
             said = f"{self._hosting.title} speaks version {line(str(version), 40)} of the Agent Client Protocol"
             raise GpuboxError(f"{said}, and gpubox speaks version 1.", "Another version of the agent may fit.")
-        capabilities, info = answer.get("agentCapabilities"), answer.get("agentInfo")
+        capabilities = answer.get("agentCapabilities")
         session.capabilities = capabilities if isinstance(capabilities, dict) else {}
-        if isinstance(info, dict):
-            session.title = f"{line(info.get('title') or info.get('name'), 40)} {line(info.get('version'), 20)}".strip()
 
     async def _open_session(self, session: OpenSession, turn: HostedRun) -> None:
         """The chat's session, resumed if the agent can; else a new one, which is told what was said."""
@@ -211,9 +210,11 @@ class HostedProgram:
                 raise
             await session.peer.request("authenticate", {"methodId": self._hosting.auth})
             answer = await session.peer.request("session/new", place)
-        if not (isinstance(answer, dict) and isinstance(answer.get("sessionId"), str) and answer["sessionId"]):
+        name = answer.get("sessionId") if isinstance(answer, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_SESSION_ID:
             raise GpuboxError(f"{self._hosting.title} opened no session.")
-        return answer
+        opened: dict[str, Any] = answer
+        return opened
 
     async def _choose(self, session: OpenSession, turn: HostedRun) -> None:
         """Sets what the owner chose, and the agent's own plan mode in plan mode."""
@@ -251,11 +252,9 @@ class HostedProgram:
         if method != "session/update" or session is None or params.get("sessionId") not in (session.id, None):
             return
         update = params.get("update")
-        if isinstance(update, dict) and (event := session.offers.heed(update)):
-            if turn:
-                turn.emit(event)
-        elif turn and turn.session is session:
-            turn.heed(update)
+        offers = session.offers.heed(update) if isinstance(update, dict) else None
+        if turn and turn.session is session:
+            turn.heed(update, offers)
 
     async def _answer(self, method: str, params: dict[str, Any]) -> Any:
         """Answers a request of the agent."""

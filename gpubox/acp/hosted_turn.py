@@ -13,7 +13,7 @@ from gpubox.acp.client_files import ClientFiles
 from gpubox.acp.rounds import Span, TurnRounds
 from gpubox.acp.updates import Offers, TurnUpdates
 from gpubox.agent.endpoint import ServerEndpoint
-from gpubox.agent.events import AgentEvent, EndReason, Notice, QuestionAsked, TurnFinished, TurnTotals
+from gpubox.agent.events import AgentEvent, AgentOffers, EndReason, Notice, QuestionAsked, TurnFinished, TurnTotals
 from gpubox.agent.hosting import HostedTurn
 from gpubox.agent.images import image_urls
 from gpubox.agent.settings import AgentSettings
@@ -35,6 +35,10 @@ class AgentProcess(Protocol):
     @property
     def last_words(self) -> str:
         """The end of what it wrote to stderr."""
+
+    @property
+    def why(self) -> str:
+        """Why it ended; empty: it runs, or nobody knows."""
 
     async def begin_turn(self, layers: tuple[Path, ...]) -> None:
         """Its copy becomes what the workspace under ``layers`` is. Raises GpuboxError."""
@@ -95,9 +99,9 @@ class OpenSession:
     peer: Peer
     reading: asyncio.Task[str]
     files: ClientFiles
+    chat: Path
+    """The file of the chat for which it was started."""
     id: str = ""
-    title: str = ""
-    """What it calls itself, with its version."""
     planned: str = ""
     """Its mode before plan mode; empty: it was not changed."""
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -205,13 +209,13 @@ class HostedRun:
                 self._heard = time.monotonic()
             await asyncio.sleep(max(rest, 0.05))
 
-    def heed(self, update: Any) -> None:
+    def heed(self, update: Any, offers: AgentOffers | None) -> None:
         """Takes an update of the agent."""
         self._heard = time.monotonic()
         if self._flood.done():
             return
         try:
-            for event in self.updates.heed(update):
+            for event in self.updates.heed(update, offers):
                 self.emit(event)
         except GpuboxError as error:
             self._flood.set_result(f"{self._hosting.title} was ended. {error.message}")

@@ -107,6 +107,11 @@ def line(value: Any, most: int = MAX_TITLE) -> str:
     return sanitize_line(value[: 2 * most])[:most].strip() if isinstance(value, str) else ""
 
 
+def is_count(value: Any) -> bool:
+    """Whether it is a number of tokens or lines."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def text_of(content: Any, most: int) -> str:
     """The text of a content block: of what is no text, what it is."""
     match content:
@@ -162,8 +167,8 @@ def _choice(name: str, title: str, value: Any, options: Any) -> AgentChoice:
     named = [
         (option.value or option.id or option.model_id, line(option.name or option.value)) for option in _flat(options)
     ]
-    given = tuple((key, shown or line(key)) for key, shown in named if key)
-    return AgentChoice(name[:80], line(title) or line(name), value if isinstance(value, str) else "", given)
+    given = tuple((key, shown or line(key)) for key, shown in named if 0 < len(key) <= MAX_TITLE)
+    return AgentChoice(name[:80], line(title) or line(name), value[:MAX_TITLE] if isinstance(value, str) else "", given)
 
 
 def _flat(options: Any) -> Iterator[Option]:

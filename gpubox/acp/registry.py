@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -39,9 +39,8 @@ class KnownAgent:
     """Settings in its home."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The owner's additions."""
-    network: Literal["gateway", "hosts"] = "gateway"
-    """What it reaches: the gateway alone, or ``hosts``, too."""
     hosts: tuple[str, ...] = ()
+    """What it reaches besides the gateway, by the owner's word."""
 
     @property
     def program(self) -> Path | None:
@@ -70,7 +69,6 @@ def known_agents(config: Config) -> dict[str, KnownAgent]:
             old.auth if old else "",
             old.files if old else {},
             own.env,
-            "hosts" if own.hosts else "gateway",
             own.hosts,
         )
     return agents
@@ -137,7 +135,7 @@ def _installed_in(program: Path) -> tuple[Path, ...]:
     interpreter = _interpreter(real)
     places = [program, _package(real)]
     if interpreter:
-        places += [interpreter, _package(interpreter.resolve())]
+        places += [interpreter, _package(interpreter), _package(interpreter.resolve())]
     return tuple(dict.fromkeys(place for place in places if not place.is_relative_to("/usr")))
 
 

@@ -35,7 +35,7 @@ _MAX_PATH_BYTES = 90
 """Of the 108 of a unix socket's address, less its name."""
 _HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
 _TUNNEL = re.compile(rf"CONNECT {_HOST} HTTP/1\.[01]")
-_PLAIN = re.compile(rf"(?P<method>[A-Z]{{1,20}}) http://{_HOST}(?P<path>[/?][!-~]*)? HTTP/1\.[01]")
+_PLAIN = re.compile(rf"(?!CONNECT)(?P<method>[A-Z]{{1,20}}) http://{_HOST}(?P<path>[/?][!-~]*)? HTTP/1\.[01]")
 _NAMED = re.compile(rf"(?P<star>\*\.)?{_HOST}")
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

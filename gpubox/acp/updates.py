@@ -33,6 +33,8 @@ MAX_UPDATES, MAX_CALLS, MAX_QUESTIONS = 100_000, 1_000, 500
 """Of one turn; more end it."""
 MAX_OUTPUT, MAX_ARGUMENT, MAX_DIFF = 8_000, 2_000, 200_000
 """Characters of a call's output, of each of its arguments, and of a text that is compared."""
+MAX_CHANGES = 500
+"""Of plans, offers and calls that are told again in one turn; further ones are dropped: the chat's file keeps them."""
 _ENDED = {"completed": True, "failed": False}
 
 
@@ -94,7 +96,7 @@ class TurnUpdates:
         self._over: set[str] = set()
         """The ids of calls that have ended."""
         self._text, self._thinking = list[str](), list[str]()
-        self._characters = self._updates = self._questions = 0
+        self._characters = self._updates = self._questions = self._changes = 0
         self.answer = ""
         """The last text."""
         self.skipped = 0
@@ -109,11 +111,13 @@ class TurnUpdates:
         """Whether a call runs."""
         return bool(self._calls)
 
-    def heed(self, update: Any) -> list[AgentEvent]:
-        """The events of one ``session/update``. Raises Flood."""
+    def heed(self, update: Any, offers: AgentOffers | None = None) -> list[AgentEvent]:
+        """The events of one ``session/update``; ``offers``: it changed them to these. Raises Flood."""
         self._updates += 1
         if self._updates > MAX_UPDATES:
             raise Flood("It sends updates without end.")
+        if offers:
+            return self._changed(offers)
         match update:
             case {"sessionUpdate": "agent_message_chunk", "content": content}:
                 return self._delta(TextDelta, self._text, content)
@@ -122,10 +126,10 @@ class TurnUpdates:
             case {"sessionUpdate": "tool_call" | "tool_call_update"} if known := read(ToolUpdate, update):
                 return self._tool(known)
             case {"sessionUpdate": "plan", "entries": entries}:
-                return [PlanChanged(protocol.plan_of(entries))]
-            case {"sessionUpdate": "usage_update", "used": int(used)} if used >= 0:
+                return self._changed(PlanChanged(protocol.plan_of(entries)))
+            case {"sessionUpdate": "usage_update", "used": used} if protocol.is_count(used):
                 size = update.get("size")
-                return [UsageReported(used, size if isinstance(size, int) and size > 0 else None)]
+                return [UsageReported(used, size if protocol.is_count(size) and size else None)]
         self.skipped += 1
         return []
 
@@ -161,6 +165,10 @@ class TurnUpdates:
         """The last events: calls that did not end are over."""
         events = [event for key in [*self._calls] for event in self._finish(key, ok=False, why="cancelled")]
         return [*events, *self._message()]
+
+    def _changed(self, event: AgentEvent) -> list[AgentEvent]:
+        self._changes += 1
+        return [event] if self._changes <= MAX_CHANGES else []
 
     def _delta(self, kind: type[TextDelta] | type[ReasoningDelta], texts: list[str], content: Any) -> list[AgentEvent]:
         text = protocol.text_of(content, MAX_TURN_CHARACTERS)
@@ -203,7 +211,8 @@ class TurnUpdates:
         ended = _ENDED.get(update.status) if isinstance(update.status, str) else None
         is_known = bool(given) or known.shown or show or update.status == "in_progress" or ended is not None
         if is_known and (changed or not known.shown):  # at first, many agents only announce that they will call
-            events += [*([] if known.shown else self._message()), ToolRequested(call)]
+            event = ToolRequested(call)
+            events += self._changed(event) if known.shown else [*self._message(), event]
             known.shown = True
         if ended is not None:
             events += self._finish(key, ok=ended)

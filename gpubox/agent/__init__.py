@@ -23,6 +23,8 @@ turn_tools.py     ask, done
 edits.py          what an edit or a write makes of a file
 edit_match.py     where in a file an edit belongs (pure)
 mcp.py            tools of the owner's MCP servers, called by name
+chat_work.py      the workspace of an open chat, opened at its first need
+hosting.py        what a chat needs of another program's agent that answers it
 workspace.py      the one folder that tools see, with the layers that take what they write
 work.py           the files of one chat: its turns' layers, and what the owner takes of them
 git.py            commits what was taken, and proposes the message

@@ -2,7 +2,7 @@
 
 A client of the Model Context Protocol for tools alone: JSON-RPC, a message a line, over the stdio of a process
 (modelcontextprotocol.io, versions 2024-11-05 to 2025-11-25). A server may die, hang, flood, or write what is no
-protocol: each is a sentence. It is read only while a request waits, so a flood stands still between two requests.
+protocol: each is a sentence, and ends it. Its next use starts it again.
 """
 
 from __future__ import annotations
@@ -10,27 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Mapping
+from asyncio.subprocess import Process, SubprocessStreamProtocol
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any
 
 from gpubox.agent.tools import ToolOutput
 from gpubox.children import guarded
-from gpubox.concurrency import run_in_thread
 from gpubox.config import McpServer
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import descendants, kill_group
+from gpubox.json_rpc import NO_SUCH_METHOD, Peer, RpcError
 from gpubox.sanitize import sanitize_line
 from gpubox.storage import json_line, read_json, write_atomically
 from gpubox.toml_table import closest_match
 from gpubox.units import KIB, MIB
-
-T = TypeVar("T")
 
 PROMPT = "The command `mcp` lists tools of the owner's servers."
 """For the system prompt, if config.toml names servers."""
@@ -39,13 +35,11 @@ VERSION = "2025-06-18"
 START_SECONDS, CALL_SECONDS, EXIT_SECONDS = 60.0, 120.0, 1.0
 """``npx -y`` downloads a server at its first start."""
 MAX_ANSWER_BYTES, MAX_LOG_BYTES = 16 * MIB, 64 * KIB
-_LINE_COST = KIB
-"""What a line counts besides its bytes: a million empty lines must end, too."""
 MAX_PAGES, MAX_LISTING = 50, 6000
 """Pages of a list of tools; its characters, with descriptions."""
-_NO_SUCH_METHOD = {"code": -32601, "message": "gpubox offers no such method."}
 _USAGE = "`mcp SERVER.TOOL` explains a tool, `mcp SERVER.TOOL {JSON of its arguments}` calls it."
 
+_Tasks = list[asyncio.Task[Any]]
 Tools = dict[str, dict[str, Any]]
 """Name -> the tool, as its server describes it."""
 
@@ -80,7 +74,7 @@ class McpServers:
 
         async def tools_of(server: _Server) -> Tools | GpuboxError:
             try:
-                return await server.in_thread(server.list_tools)
+                return await server.list_tools()
             except GpuboxError as error:
                 return error
 
@@ -89,7 +83,7 @@ class McpServers:
 
     async def close(self) -> None:
         """Ends all servers. May be called twice."""
-        await asyncio.gather(*(server.close() for server in self._servers.values()))
+        await asyncio.gather(*(server.stop() for server in self._servers.values()))
 
     async def _run(self, target: str = "", arguments: str = "") -> tuple[str, bool]:
         name, _, tool_name = target.partition(".")
@@ -98,7 +92,7 @@ class McpServers:
         if not tool_name:
             return _listing(await self.listed(*([name] if name else []))), True
         server = self._servers[name]
-        tools = await server.in_thread(server.list_tools)
+        tools = await server.list_tools()
         if (tool := tools.get(tool_name)) is None:
             near = closest_match(tool_name, tools)
             hint = f"Did you mean {name}.{near}?" if near else f"`mcp {name}` lists them."
@@ -107,7 +101,7 @@ class McpServers:
             schema = json_line(tool.get("inputSchema")).decode()
             return f"{name}.{tool_name}: {tool.get('description')}\nJSON schema of its arguments: {schema}", True
         given = _read_arguments(arguments)
-        result = await server.in_thread(lambda: server.call(tool_name, given))
+        result = await server.call(tool_name, given)
         return _result_text(result), result.get("isError") is not True
 
 
@@ -121,212 +115,131 @@ async def list_once(servers: Mapping[str, McpServer], logs: Path) -> dict[str, T
 
 
 class _Server:
-    """One server, and its process while it runs. What it does wrong is a GpuboxError. Blocks: use ``in_thread``."""
+    """One server, and its process while it runs. What it does wrong is a GpuboxError. One request at a time."""
 
     def __init__(self, name: str, settings: McpServer, log: Path) -> None:
         self.settings, self._title, self._log = settings, f"The MCP server {name}", log
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline, self._last_id = -1, 0
-        self._busy, self._given_up = threading.Lock(), threading.Event()
+        self._child: tuple[Process, asyncio.SubprocessTransport, int, Peer, _Tasks] | None = None
+        self._busy = asyncio.Lock()
         self._tools: Tools | None = None
-        self._open: list[IO[bytes]] = []
-        self._received, self._unsent, self._stderr = bytearray(), bytearray(), b""
+        self._stderr = b""
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs ``work`` in a thread, one at a time. Cancelling it gives a request up."""
-        given_up = threading.Event()
-
-        def run() -> T:
-            with self._busy:
-                self._given_up = given_up
-                if given_up.is_set():
-                    raise GpuboxError("It was given up.")
-                return work()
-
-        try:
-            return await run_in_thread(run)
-        finally:
-            given_up.set()
-
-    async def close(self) -> None:
-        """Ends it. What runs is given up."""
-
-        def end() -> None:
-            with self._busy:
-                self.stop()
-
-        self._given_up.set()
-        await run_in_thread(end)  # also if this wait is cancelled
-
-    def list_tools(self) -> Tools:
+    async def list_tools(self) -> Tools:
         """Asked once, and again after the server says that they changed."""
-        self._start()
-        if self._tools is None:
-            tools: Tools = {}
-            cursor: Any = None
-            for _ in range(MAX_PAGES):
-                page = self._request("tools/list", {"cursor": cursor} if cursor else {}, START_SECONDS)
-                listed = page.get("tools")
-                for tool in listed if isinstance(listed, list) else ():
-                    if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
-                        tools.setdefault(name, tool)
-                if not (cursor := page.get("nextCursor")):
-                    break
-            self._tools = tools
-        return self._tools
+        async with self._busy:
+            peer = await self._started()
+            if self._tools is None:
+                tools: Tools = {}
+                cursor: Any = None
+                for _ in range(MAX_PAGES):
+                    page = await self._request(peer, "tools/list", {"cursor": cursor} if cursor else {}, START_SECONDS)
+                    for tool in listed if isinstance(listed := page.get("tools"), list) else ():
+                        if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+                            tools.setdefault(name, tool)
+                    if not (cursor := page.get("nextCursor")):
+                        break
+                self._tools = tools
+            return self._tools
 
-    def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result, as the server wrote it."""
-        self._start()
-        return self._request("tools/call", {"name": tool, "arguments": arguments}, CALL_SECONDS)
+        async with self._busy:
+            values = {"name": tool, "arguments": arguments}
+            return await self._request(await self._started(), "tools/call", values, CALL_SECONDS)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Ends the process and all below it: by the end of its input, after EXIT_SECONDS by force."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin and process.stdout and process.stderr
+        child, self._child = self._child, None
+        if child:
+            await asyncio.shield(asyncio.create_task(self._end(*child)))
+
+    async def _end(
+        self, process: Process, pipes: asyncio.SubprocessTransport, lifeline: int, peer: Peer, tasks: _Tasks
+    ) -> None:
         below = []
-        for pid in descendants(process.pid) if process.poll() is None else ():  # some may have left the group
+        for pid in descendants(process.pid) if process.returncode is None else ():  # some may have left the group
             with contextlib.suppress(OSError):
                 below.append(os.pidfd_open(pid))
-        process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(EXIT_SECONDS)
+        peer.close()
+        await asyncio.wait(tasks[:1], timeout=EXIT_SECONDS)
         for fd in below:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
             os.close(fd)
-        if process.poll() is None:
+        if process.returncode is None:
             kill_group(process.pid)
-        os.close(self._lifeline)  # the guard ends the rest of the group
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(EXIT_SECONDS)
-        with contextlib.suppress(OSError):
-            self._keep_stderr(process.stderr)
+        os.close(lifeline)  # the guard ends the rest of the group
+        await asyncio.wait(tasks, timeout=EXIT_SECONDS)
+        pipes.close()
+        asyncio.gather(*tasks, return_exceptions=True).cancel()
         with contextlib.suppress(OSError):
             write_atomically(self._log, self._stderr, wait=False)
-        for file in (process.stdout, process.stderr):
-            file.close()
 
-    def _start(self) -> None:
-        if self._process and self._process.poll() is None:
-            return
-        self.stop()
-        home = os.path.expanduser("~")  # noqa: PTH111  pathlib raises without a home folder
+    async def _started(self) -> Peer:
+        if self._child and self._child[0].returncode is None and not self._child[3].problem:
+            return self._child[3]
+        await self.stop()
+        home = os.path.expanduser("~")  # noqa: ASYNC240, PTH111  pathlib raises without a home folder
         command = [home + word[1:] if word.startswith("~/") else word for word in self.settings.command]
         environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
-        theirs, self._lifeline = os.pipe()
+        loop = asyncio.get_running_loop()
+        theirs, lifeline = os.pipe()
         try:
-            process = self._process = subprocess.Popen(
-                guarded(command, theirs), bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, env=environment | dict(self.settings.env), pass_fds=(theirs,),
+            pipes, streams = await loop.subprocess_exec(
+                lambda: SubprocessStreamProtocol(MAX_ANSWER_BYTES, loop), *guarded(command, theirs),
                 # never the workspace: npx prefers what a project's node_modules calls by that name
-                cwd=self.settings.cwd or home, start_new_session=True,
+                cwd=self.settings.cwd or home, env=environment | dict(self.settings.env), pass_fds=(theirs,),
+                start_new_session=True,
             )  # fmt: skip
-        except (OSError, ValueError) as error:  # ValueError: a NUL in its command
-            os.close(self._lifeline)
-            raise GpuboxError(f"{self._title} cannot be started: {error}.") from None
+        except BaseException as error:
+            os.close(lifeline)
+            if isinstance(error, OSError | ValueError):  # ValueError: a NUL in its command
+                raise GpuboxError(f"{self._title} cannot be started: {error}.") from None
+            raise
         finally:
             os.close(theirs)
-        assert process.stdin and process.stdout and process.stderr
-        os.set_blocking(process.stdin.fileno(), False)
-        os.set_blocking(process.stderr.fileno(), False)
-        self._open, self._tools = [process.stdout, process.stderr], None
-        self._received, self._unsent, self._stderr = bytearray(), bytearray(), b""
+        assert streams.stdin and streams.stdout and streams.stderr
+        peer = Peer(streams.stdout, streams.stdin, self._answer, self._heed, title=self._title, budget=MAX_ANSWER_BYTES)
+        process = Process(pipes, streams, loop)
+        work: tuple[Coroutine[Any, Any, Any], ...] = process.wait(), peer.run(), self._keep_stderr(streams.stderr)
+        self._child, self._tools = (process, pipes, lifeline, peer, [asyncio.create_task(each) for each in work]), None
         offer = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "gpubox", "version": "1"}}
         try:
-            self._request("initialize", offer, START_SECONDS)
-        except GpuboxError:
-            self.stop()
+            await self._request(peer, "initialize", offer, START_SECONDS)
+        except BaseException:
+            await self.stop()
             raise
-        self._send({"method": "notifications/initialized"})
+        await peer.notify("notifications/initialized", {})
+        return peer
 
-    def _keep_stderr(self, stderr: IO[bytes]) -> bool:
-        """Reads what is there. False: there will be no more."""
-        data = os.read(stderr.fileno(), MAX_LOG_BYTES)
-        self._stderr = (self._stderr + data)[-MAX_LOG_BYTES:]
-        return bool(data)
+    async def _keep_stderr(self, stderr: asyncio.StreamReader) -> None:
+        self._stderr = b""
+        while data := await stderr.read(MAX_LOG_BYTES):
+            self._stderr = (self._stderr + data)[-MAX_LOG_BYTES:]
 
-    def _request(self, method: str, parameters: dict[str, Any], seconds: float) -> dict[str, Any]:
+    async def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if method == "ping":
+            return {}
+        raise RpcError("gpubox offers no such method.", NO_SUCH_METHOD)
+
+    def _heed(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/tools/list_changed":
+            self._tools = None
+
+    async def _request(self, peer: Peer, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The result. A refusal leaves the server as it is; after every other error it is stopped."""
-        self._last_id += 1
-        self._send({"id": self._last_id, "method": method, "params": parameters})
         try:
-            answer = self._answer(str(self._last_id), time.monotonic() + seconds)
-        except InterruptedError:
-            self._send({"method": "notifications/cancelled", "params": {"requestId": self._last_id}})
-            raise GpuboxError(f"{method} was given up.") from None
-        except (TimeoutError, EOFError, BufferError) as error:
-            self.stop()
-            said = sanitize_line(self._stderr[-300:].decode("utf-8", "replace").strip().rpartition("\n")[2])
-            problem = f"did not answer {method} within {seconds:g} s" if isinstance(error, TimeoutError) else error
-            more = f" Its last line: {said}" if said else ""
-            raise GpuboxError(f"{self._title} {problem}.{more}", f"Its messages are in {self._log}.") from None
-        if isinstance(result := answer.get("result"), dict):
+            result = await peer.request(method, params, seconds=seconds, withdraw="notifications/cancelled")
+        except GpuboxError as error:
+            if not isinstance(error, RpcError):
+                await self.stop()
+                said = sanitize_line(self._stderr[-300:].decode("utf-8", "replace").strip().rpartition("\n")[2])
+                error.message += f" Its last line: {said}" if said else ""
+                error.hint = f"Its messages are in {self._log}."
+            raise
+        if isinstance(result, dict):
             return result
-        refusal = answer.get("error")
-        why = refusal.get("message") if isinstance(refusal, dict) else refusal
-        raise GpuboxError(f"{self._title} refused {method}: {str(why)[:2000]}")
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._unsent += json_line({"jsonrpc": "2.0", **message}) + b"\n"
-        self._write()
-
-    def _write(self) -> None:
-        """Writes what fits into the pipe. It never waits: the server may be writing, too."""
-        assert self._process and self._process.stdin
-        with contextlib.suppress(BlockingIOError):
-            try:
-                del self._unsent[: os.write(self._process.stdin.fileno(), self._unsent)]
-            except BrokenPipeError:  # it closed its input
-                self._unsent.clear()
-
-    def _answer(self, number: str, deadline: float) -> dict[str, Any]:
-        """The answer to one request. What the server asks is answered; all else is passed over."""
-        budget = MAX_ANSWER_BYTES
-        while True:
-            line = self._line(budget, deadline)
-            budget -= len(line) + _LINE_COST
-            message = None
-            with contextlib.suppress(ValueError):  # many a program greets on stdout
-                message = read_json(line)
-            if not isinstance(message, dict):
-                continue
-            if method := message.get("method"):
-                if method == "notifications/tools/list_changed":
-                    self._tools = None
-                if "id" in message and len(self._unsent) < MIB:
-                    reply = {"result": {}} if method == "ping" else {"error": _NO_SUCH_METHOD}
-                    self._send({"id": message["id"], **reply})
-            elif str(message.get("id")) == number:
-                return message
-
-    def _line(self, budget: int, deadline: float) -> bytes:
-        """The next line. Raises EOFError, TimeoutError, BufferError (too long), InterruptedError (given up)."""
-        assert self._process and self._process.stdin and self._process.stdout
-        searched = 0
-        while (end := self._received.find(b"\n", searched)) < 0 or budget < 0:
-            searched = len(self._received)
-            if searched > budget:
-                raise BufferError(f"wrote more than {MAX_ANSWER_BYTES // MIB} MiB and no answer")
-            if self._given_up.is_set():
-                raise InterruptedError
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            to_write = [self._process.stdin] if self._unsent else []
-            readable, writable, _ = select.select(self._open, to_write, [], 0.1)
-            if writable:
-                self._write()
-            if self._process.stderr in readable and not self._keep_stderr(self._process.stderr):
-                self._open.remove(self._process.stderr)
-            if self._process.stdout in readable:
-                if not (data := os.read(self._process.stdout.fileno(), 64 * KIB)):
-                    raise EOFError("ended")
-                self._received += data
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
+        raise GpuboxError(f"{self._title} refused {method}: what it answers is no object.")
 
 
 def _read_arguments(text: str) -> dict[str, Any]:
@@ -344,12 +257,9 @@ def _listing(servers: Mapping[str, Tools | GpuboxError]) -> str:
     """A line for each tool; if that is long, only their names."""
     lines, short = [], []
     for name, tools in servers.items():
-        if isinstance(tools, GpuboxError):
-            lines.append(f"{name}: {tools.message}")
-            short.append(lines[-1])
-        else:
-            lines += [f"{name}.{_tool_line(tool)}" for tool in tools.values()] or [f"{name}: no tools"]
-            short.append(f"{name}: {', '.join(tools) or 'no tools'}")
+        known, nothing = ({}, tools.message) if isinstance(tools, GpuboxError) else (tools, "no tools")
+        lines += [f"{name}.{_tool_line(tool)}" for tool in known.values()] or [f"{name}: {nothing}"]
+        short.append(f"{name}: {', '.join(known) or nothing}")
     return "\n".join([*(lines if sum(map(len, lines)) <= MAX_LISTING else short), _USAGE])
 
 

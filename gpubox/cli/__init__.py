@@ -9,6 +9,7 @@ output.py        the only writer of stdout
 diagnostics.py   the only writer of stderr, and the exit codes
 terminal.py      both, sanitized
 operations.py    runs the Supervisor for a verb: progress, outcome, download of the model
+mcp_server.py    the box as an MCP server: each of its tools is a verb
 sandboxed.py     one program over a layer that is thrown away
 chat_turn.py     one chat turn from a prompt to its exit code
 chat_changes.py  what the turns of a chat changed: diff, take, drop, undo, redo

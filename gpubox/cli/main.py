@@ -55,6 +55,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "launch": "start claude, codex, opencode, qwen, goose, crush, aider or pi here, at the gateway",
         "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
         "clients": "list the gateway's clients; hold their requests",
+        "mcp": "offer the box to coding agents and editors, as an MCP server",
         "web": "show the screen in a browser, to whoever has a key",
     },
     "Chat": {"chat": "ask the model; list, search and edit chats; run a program in their sandbox"},
@@ -164,6 +165,8 @@ def _run(arguments: list[str], as_json: bool) -> int:
         change, ctx = re.search(r"extra arguments? \(([^\s()=]+)=", error.message), getattr(error, "ctx", None)
         if change and ctx and "--set" in ctx.command.get_help(ctx):
             hint = f"A change is written after --set: --set {change[1]}=VALUE"
+        if isinstance(error, click.NoSuchOption) and ctx and ctx.command.name == "launch":
+            hint = f"What is the agent's own stands behind --: gpubox launch AGENT -- {error.option_name}"
         if hint:
             diagnostics.note(f"       {hint}")
         if as_json:

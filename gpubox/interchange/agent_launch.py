@@ -62,14 +62,14 @@ def agent_launch(agent: LaunchedAgent, target: ClientTarget, folder: Path) -> Ag
     entry = CLIENT_DATA[agent.client]
     launch = {"settings": {}, "env": {}, "args": [], "files": {}, "unset": [], **entry["launch"]}
     settings = filled(_merged(entry["settings"], launch["settings"]), target, target.model)
+    exported = {name: str(value) for name, value in settings.items()} if entry["form"] == "exports" else {}
     words = {
-        "settings": settings,
+        "settings": exported or settings,
         "settings_json": json.dumps(settings, ensure_ascii=False),
         "folder": folder,
         "data": Path(__file__).parent / "data",
     }
-    environment = settings if entry["form"] == "exports" else {}
-    environment = environment | filled(launch["env"], target, target.model, words)
+    environment = exported | filled(launch["env"], target, target.model, words)
     arguments = [filled(word, target, target.model, words) for word in launch["args"]]
     if option := launch.get("options"):
         arguments += [word for leaf in _leaves(settings) for word in (option, leaf)]
@@ -85,7 +85,10 @@ def agent_launch(agent: LaunchedAgent, target: ClientTarget, folder: Path) -> Ag
 def home_files(agent: LaunchedAgent, target: ClientTarget, files: Mapping[str, Any]) -> dict[str, str]:
     """JSON texts by their paths; their words are those of ``agent``."""
     entry = CLIENT_DATA[agent.client]
-    words = {"settings": filled(entry["settings"], target, target.model)}
+    settings = filled(entry["settings"], target, target.model)
+    if entry["form"] == "exports":
+        settings = {name: str(value) for name, value in settings.items()}
+    words = {"settings": settings}
     return {name: json.dumps(filled(value, target, target.model, words), indent=2) for name, value in files.items()}
 
 

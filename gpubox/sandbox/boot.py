@@ -154,6 +154,11 @@ def _main() -> "Any":
     os.close(CONFIG["status_fd"])
     if CONFIG.get("control_fd") is not None:
         os.close(CONFIG["control_fd"])
+    if CONFIG.get("terminal"):
+        import fcntl
+
+        os.setsid()
+        fcntl.ioctl(0, 0x540E, 0)  # TIOCSCTTY
     if __file__.startswith("/proc/self/fd/"):
         os.close(int(__file__[14:]))
     python = next((path for path in CONFIG.get("pythons", ()) if os.access(path, os.X_OK)), "")

@@ -52,6 +52,8 @@ class Place:
     """The home of a program that stays, which outlives it. Nothing is mounted below it: it may hold any link."""
     sockets: Path | None = None
     """A folder with the sockets that lead out of the network of a program that stays."""
+    terminal: bool = False
+    """It has a terminal of its own."""
 
 
 def installed() -> list[str]:
@@ -215,6 +217,8 @@ def _workspace(policy: Policy, place: Place) -> list[str]:
         argv += ["--bind", str(place.home), AGENT_HOME]
     if place.sockets:
         argv += ["--ro-bind", str(place.sockets), SOCKETS_MOUNT]
+    if place.terminal:
+        argv += ["--dev-bind", "/dev/tty", "/dev/tty"]
     for name in place.masked:
         argv += ["--ro-bind", "/dev/null", f"{WORKSPACE_MOUNT}/{name}"]
     return argv

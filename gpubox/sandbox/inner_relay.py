@@ -4,118 +4,62 @@ boot.py runs its text with the name CONFIG before it locks the program in: that 
 ports listen when the text is through. It must work alone, with Python 3.9 and few imports.
 """
 
+import _socket
+import _thread
 import os
+from contextlib import suppress
 
 MYPY = False
 if MYPY:
     from typing import Any
 if "CONFIG" not in globals():  # imported for its text
     CONFIG: "dict[str, Any]" = {}
-_MAX_CONNECTIONS, _PIECE_BYTES = 256, 65536
+_MAX_CONNECTIONS, _PIECE_BYTES, _STACK_BYTES = 128, 65536, 1 << 18
 
 
-class _End:
-    """One of the two sockets of a connection."""
+def _pass_on(source: "Any", target: "Any", ended: "Any" = None) -> None:
+    """Passes bytes to the end of ``source``, and that end; ``ended`` is called at last."""
+    try:
+        while True:
+            data = source.recv(_PIECE_BYTES)
+            if not data:
+                break
+            target.sendall(data)
+        target.shutdown(_socket.SHUT_WR)
+    except OSError:
+        for sock in (source, target):
+            with suppress(OSError):  # it is gone
+                sock.shutdown(_socket.SHUT_RDWR)
+    if ended:
+        ended()
 
-    def __init__(self, sock: "Any") -> None:
-        self.sock, self.pending, self.watched, self.has_ended = sock, b"", 0, False
-        self.other: Any = None
 
-
-def _serve(listeners: "list[tuple[Any, str]]") -> None:
-    """Passes bytes for ever. It takes more from one end only when the other has taken all that came before."""
-    import _socket
-    import select
-
-    poll = select.epoll()
-    ends: dict[int, _End] = {}
-    doors = {sock.fileno(): (sock, path) for sock, path in listeners}
-    for number in doors:
-        poll.register(number, select.EPOLLIN)
-    open_doors = True
-
-    def watch(end: _End) -> None:
-        wanted = 0 if end.has_ended or end.other.pending else select.EPOLLIN
-        wanted |= select.EPOLLOUT if end.pending else 0
-        if wanted != end.watched:
-            number = end.sock.fileno()
-            if not wanted:  # an end that is gone would be reported nevertheless
-                poll.unregister(number)
-            elif end.watched:
-                poll.modify(number, wanted)
-            else:
-                poll.register(number, wanted)
-            end.watched = wanted
-
-    def close(end: _End) -> None:
-        for one in (end, end.other):
-            ends.pop(one.sock.fileno(), None)
-            one.sock.close()
-
-    def begin(sock: "Any", path: str) -> None:
-        try:
-            one = _End(_socket.socket(fileno=sock._accept()[0]))
-            other = _End(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM))
-            one.other, other.other = other, one
-            for end in (one, other):
-                end.sock.setblocking(False)
-            other.sock.connect(path)
-        except OSError:
-            return  # both are closed with their last name
-        for end in (one, other):
-            ends[end.sock.fileno()] = end
-            watch(end)
-
-    def send(end: _End, data: bytes) -> None:
-        try:
-            end.pending = data[end.sock.send(data) :] if data else b""
-        except BlockingIOError:
-            end.pending = data
-        if end.other.has_ended and not end.pending:
-            end.sock.shutdown(_socket.SHUT_WR)
-
-    def move(end: _End, events: int) -> None:
-        if events & select.EPOLLOUT:
-            send(end, end.pending)
-        elif not end.other.pending:
-            data = end.sock.recv(_PIECE_BYTES)
-            end.has_ended = not data
-            send(end.other, data)
-
+def _serve(listener: "Any", path: str) -> None:
+    """Takes connections for ever, so many at a time."""
+    room = [_thread.allocate_lock() for _ in range(_MAX_CONNECTIONS)]
     while True:
-        for number, events in poll.poll():
-            if number in doors:
-                begin(*doors[number])
-            elif number in ends:
-                end = ends[number]
-                try:
-                    move(end, events)
-                    finished = end.has_ended and end.other.has_ended and not (end.pending or end.other.pending)
-                except BlockingIOError:
-                    finished = False
-                except OSError:
-                    finished = True
-                if finished:
-                    close(end)
-                else:
-                    watch(end)
-                    watch(end.other)
-        if open_doors != (len(ends) < 2 * _MAX_CONNECTIONS):
-            open_doors = not open_doors
-            for number in doors:
-                poll.modify(number, select.EPOLLIN if open_doors else 0)
+        free = next((lock for lock in room if lock.acquire(False)), None)
+        if free is None:
+            free = room[0]
+            free.acquire()
+        inner = _socket.socket(fileno=listener._accept()[0])
+        outer = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            outer.connect(path)
+            _thread.start_new_thread(_pass_on, (inner, outer))
+            _thread.start_new_thread(_pass_on, (outer, inner, free.release))
+        except (OSError, RuntimeError):  # RuntimeError: no more threads
+            free.release()
+        del inner, outer  # else the last connection stays open until the next
 
 
 def _begin() -> None:
     """Returns when all ports listen, in the process that becomes the program; the other is no child of it."""
-    import _socket
-
     listeners = []
     for port, path in CONFIG["ports"].items():
         sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
         sock.bind(("127.0.0.1", port))
         sock.listen(128)
-        sock.setblocking(False)
         listeners.append((sock, path))
     child = os.fork()
     if child:
@@ -129,7 +73,10 @@ def _begin() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
-    _serve(listeners)
+    _thread.stack_size(_STACK_BYTES)
+    for pair in listeners[1:]:
+        _thread.start_new_thread(_serve, pair)
+    _serve(*listeners[0])
 
 
 if CONFIG:

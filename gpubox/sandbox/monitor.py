@@ -72,8 +72,10 @@ class _Orders:
     """Stops all processes of a program that stays, and lets them go on, as gpubox says."""
 
     def __init__(self) -> None:
+        import _signal
         import select
 
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # which spares the first process of a namespace
         self._select, self._program = select.select, os.pidfd_open(PROGRAM)
         self.stopped = False
         self._stopped_before: set[int] = set()

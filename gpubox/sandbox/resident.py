@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from asyncio.streams import FlowControlMixin, StreamReader, StreamReaderProtocol
 from collections.abc import AsyncIterator
@@ -37,6 +38,8 @@ _PAUSE, _REST_PAUSE, _REST_SECONDS, _REST_CPU_SECONDS = 0.1, 0.5, 5.0, 0.002
 """How often is looked whether it did something, and if it rests: so long as it uses less CPU time than this, its limits
 are checked only so often."""
 _FLOOD_SECONDS, _PIECE_BYTES = 0.02, 65536
+_PLAIN_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m"
+"""Ends what an agent that was killed would have ended: the other screen, the mouse, pasting, colours."""
 _working: set[Path] = set()
 """The copies in which one works now."""
 
@@ -114,8 +117,11 @@ class Resident:
         self.why = ""
         """Why it ended, in words."""
         self.exit_code: int | None = None
+        self.terminal = run.process.stdin_fd
+        """The other end of its terminal, if it has one instead of streams."""
         self._run, self._policy, self._copy, self._owner = run, policy, copy, owner
         self._reading: asyncio.ReadTransport | None = None
+        self._writing: asyncio.WriteTransport | None = None
         self._turn: PrivateCopy | None = None
         self._stopping = asyncio.Lock()
         self._task = asyncio.create_task(self._live())
@@ -127,8 +133,8 @@ class Resident:
         self._reading, _ = await loop.connect_read_pipe(
             lambda: StreamReaderProtocol(self.reader), os.fdopen(process.stdout_fd, "rb", 0)
         )
-        writing, protocol = await loop.connect_write_pipe(FlowControlMixin, os.fdopen(process.stdin_fd, "wb", 0))
-        self.writer = asyncio.StreamWriter(writing, protocol, None, loop)
+        self._writing, protocol = await loop.connect_write_pipe(FlowControlMixin, os.fdopen(process.stdin_fd, "wb", 0))
+        self.writer = asyncio.StreamWriter(self._writing, protocol, None, loop)
 
     @property
     def last_words(self) -> str:
@@ -161,6 +167,9 @@ class Resident:
         await finish(asyncio.wait([self._task]))
         if self._reading:
             self._reading.close()
+        elif self.terminal >= 0:
+            os.close(self.terminal)
+        self.terminal = -1
 
     def _copy_over(self, layers: tuple[Path, ...]) -> PrivateCopy:
         policy = replace(self._policy, layers=layers)
@@ -185,7 +194,8 @@ class Resident:
             by_itself = f"signal {signal_name}" if signal_name else f"exit code {self.exit_code}"
             self.why = self._run.why or f"it ended with {by_itself}"
             os.close(self._run.process.control_fd)
-            self.writer.close()
+            if self._writing:
+                self._writing.close()
             _working.discard(self._copy.folder)
             self.ended.set()
 
@@ -210,7 +220,7 @@ async def start_resident(sandbox: Sandbox, program: ResidentProgram, policy: Pol
     try:
         copy = PrivateCopy(policy, folder, owner, heavy=True)
         await in_thread_explained(finish(asyncio.to_thread(_prepare, copy, (cache, program.home), owner)))
-        place = Place(False, folder, copy.read_only, (), cache, program.home, program.sockets)
+        place = Place(False, folder, copy.read_only, (), cache, program.home, program.sockets, program.terminal)
         confined = ConfinedProgram(b"", place=place, resident=program)
         process = start_confined(confinement, confined, replace(policy, layers=()))
     except BaseException:
@@ -218,7 +228,8 @@ async def start_resident(sandbox: Sandbox, program: ResidentProgram, policy: Pol
         raise
     resident = Resident(_ResidentRun(process, policy, (folder, cache, program.home)), policy, copy, owner)
     try:
-        await resident.connect()
+        if not program.terminal:
+            await resident.connect()
     except BaseException:
         await resident.close()
         raise
@@ -231,3 +242,63 @@ def _prepare(copy: PrivateCopy, folders: tuple[Path, ...], owner: int | None) ->
         if owner is not None:
             give(folder, owner)
     copy.synchronize()
+
+
+async def run_in_terminal(resident: Resident) -> int:
+    """Connects the owner's terminal, gpubox's stdin and stdout, with that of ``resident`` until it ends.
+
+    Returns its exit code. The owner's terminal is what it was afterwards. Raises GpuboxError if there is none.
+    """
+    import termios
+    import tty
+
+    if not (os.isatty(0) and os.isatty(1)):
+        raise GpuboxError("The agent needs a terminal.", "Run it in one, without redirecting its output.")
+    loop, far, pending, before = asyncio.get_running_loop(), resident.terminal, bytearray(), termios.tcgetattr(0)
+
+    def resize() -> None:
+        with contextlib.suppress(OSError):
+            termios.tcsetwinsize(far, termios.tcgetwinsize(0))
+
+    def type_on() -> None:
+        with contextlib.suppress(OSError):
+            del pending[: os.write(far, pending)]
+        (loop.add_writer if pending else lambda fd, _: loop.remove_writer(fd))(far, type_on)
+
+    def read_keys() -> None:
+        data = os.read(0, _PIECE_BYTES)
+        if not data:
+            loop.remove_reader(0)
+        pending.extend(data)
+        type_on()
+
+    def show() -> bool:
+        try:
+            data = os.read(far, _PIECE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # none of its processes has it open
+            loop.remove_reader(far)
+            return False
+        while data:
+            data = data[os.write(1, data) :]
+        return True
+
+    os.set_blocking(far, False)
+    try:
+        tty.setraw(0)
+        resize()
+        loop.add_signal_handler(signal.SIGWINCH, resize)
+        loop.add_reader(0, read_keys)
+        loop.add_reader(far, show)
+        await resident.ended.wait()
+        while show():
+            pass
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+        for fd in (0, far):
+            loop.remove_reader(fd)
+        loop.remove_writer(far)
+        os.write(1, _PLAIN_SCREEN)
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+    return 1 if resident.exit_code is None else resident.exit_code

@@ -49,6 +49,8 @@ class ResidentProgram:
     """A folder of the host with unix sockets: the only way out of its network."""
     ports: Mapping[int, str] = field(default_factory=dict)
     """TCP port on 127.0.0.1 inside -> the name of the socket to which it leads."""
+    terminal: bool = False
+    """Its stdin, stdout and stderr are one terminal, of which gpubox holds the other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class ConfinedProcess:
     go_fd: int = -1
     """The program begins when a byte is written here."""
     stdin_fd: int = -1
-    """Of a program that stays: its stdin, its stdout, and where the monitor is told to stop it and to let it go on."""
+    """Of a program that stays: its stdin and stdout, both its terminal if it has one. ``control_fd``: where the monitor
+    is told to stop it and to let it go on."""
     stdout_fd: int = -1
     control_fd: int = -1
     scratch: Path | None = None
@@ -190,10 +193,17 @@ def _start_bubblewrap(
         status_fd, status_end = _pipe(ours, theirs)
         go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
         resident, pipes, stdout_end, control_end = program.resident, (-1, -1, -1), output_end, None
+        stderr = output_end
         if resident:
-            stdin, stdin_fd = _pipe(theirs, ours)
-            stdout_fd, stdout_end = _pipe(ours, theirs)
             control_end, control_fd = _pipe(theirs, ours)
+            if resident.terminal:
+                stdin_fd, stdin = os.openpty()
+                ours.callback(os.close, stdin_fd)
+                theirs.callback(os.close, stdin)
+                stdout_fd, stdout_end, stderr = stdin_fd, stdin, stdin
+            else:
+                stdin, stdin_fd = _pipe(theirs, ours)
+                stdout_fd, stdout_end = _pipe(ours, theirs)
             pipes = stdin_fd, stdout_fd, control_fd
         else:
             stdin = _stdin(theirs, program.stdin)
@@ -212,6 +222,7 @@ def _start_bubblewrap(
             "ports": {port: f"{bubblewrap.SOCKETS_MOUNT}/{name}" for port, name in resident.ports.items()}
             if resident
             else {},
+            "terminal": bool(resident and resident.terminal),
             "group_bounds": group is not None,
         }
         tools = _tools(program, policy, Path.home() if confinement.as_root or not uid else Path("/"))
@@ -234,7 +245,7 @@ def _start_bubblewrap(
             stdout_end,
             (status_end, *files.values(), options, *(fd for fd in (go_end, control_end) if fd is not None)),
             stdin=stdin,
-            stderr=output_end,
+            stderr=stderr,
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()

@@ -52,7 +52,7 @@ FILES = [
 PROCESSES = [
     Hostile("set-a-clock-that-continues", "call('timer_create', 0, struct.pack('QiiQ', 0, 18, 0, 0) + bytes(64), ctypes.create_string_buffer(8))"),
     Hostile("continue-by-a-death", "call('prctl', 1, 18, 0, 0, 0)\nif os.uname().machine == 'x86_64':\n    for flags in (18, 9, 0x4000 | 18): call('syscall', 56, flags, 0, 0, 0, 0)\nelse: call('syscall', 220, 18, 0, 0, 0, 0)"),
-    Hostile("signals-to-gpubox", "for pid in (os.getppid(), 1): \n    for number in (2, 9, 15, 19):\n        try: os.kill(pid, number)\n        except OSError: pass\nattempt(os.kill, @VICTIM@, 9)\nprint('held')"),
+    Hostile("signals-to-gpubox", "print('held', flush=True)\nfor pid in (os.getppid(), 1):\n    for number in (2, 9, 15, 19):\n        try: os.kill(pid, number)\n        except OSError: pass\nattempt(os.kill, @VICTIM@, 9)"),
     Hostile("orders-to-the-monitor", "for fd in range(64):\n    attempt(lambda: open(f'/proc/1/fd/{fd}', 'wb').write(b'c'))\n    attempt(lambda: os.write(fd, b'c') and 1/0) if fd > 2 else None"),
     Hostile("daemons", f"for _ in range(5):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n            {_STAY.replace(chr(10), chr(10) + '            ')}\n            os.close(1); time.sleep(90)\n        os._exit(0)\nprint('held')"),
     Hostile("holders-of-the-pipes", f"if os.fork() == 0:\n    {_STAY.replace(chr(10), chr(10) + '    ')}\n    time.sleep(90)\nprint('held')"),

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -255,7 +256,8 @@ for thread in threads: thread.join()
 print(len(right))
 """
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    async with server, Relay(server.sockets[0].getsockname()) as relay, agent(walls, world, code, relay) as resident:
+    way = Relay(server.sockets[0].getsockname())
+    async with server, way as relay, agent(walls, world, code, relay, processes=256) as resident:
         assert await all_output(resident) == "20\n"
 
 
@@ -333,6 +335,70 @@ async def test_kill_9_of_gpubox_takes_the_agent_with_it(walls: Sandbox, world: W
         await until(lambda: len(list(world.chat.rglob("here-*"))) >= 1)
         gpubox.send_signal(signal.SIGKILL)
     await until(lambda: world.survivors() == [])
+
+
+IN_TERMINAL = """
+import asyncio, math, sys
+from pathlib import Path
+from gpubox.sandbox.policy import Confinement, Policy
+from gpubox.sandbox.resident import ResidentProgram, run_in_terminal, start_resident
+from gpubox.sandbox.runner import Sandbox
+code = '''
+import fcntl, os, signal, sys, termios
+def attempt(what, *arguments):
+    try: what(*arguments)
+    except OSError: print("held")
+    else: print("ESCAPED")
+assert os.isatty(0) and os.isatty(1) and os.isatty(2)
+attempt(fcntl.ioctl, 0, termios.TIOCSTI, b"x")
+attempt(os.open, "/dev/pts/0", os.O_RDWR); attempt(os.open, "/dev/ptmx", os.O_RDWR)
+print(termios.tcgetwinsize(0), file=open("/dev/tty", "w"), flush=True)
+signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+print(input("name? ").upper(), flush=True)
+signal.pause()
+'''
+async def main():
+    program = ResidentProgram((%r, "-c", code), (), Path(%r), terminal=True)
+    policy = Policy(workspace=Path(%r), resident=True, wall_seconds=math.inf)
+    resident = await start_resident(Sandbox(confinement=%r), program, policy, Path(%r))
+    try:
+        return await run_in_terminal(resident)
+    finally:
+        await resident.close()
+sys.exit(asyncio.run(main()))
+"""
+
+
+async def test_in_a_terminal_it_is_typed_to_and_interrupted(walls: Sandbox, world: World) -> None:
+    near, far = os.openpty()
+    termios.tcsetwinsize(near, (33, 77))
+    before = termios.tcgetattr(far)
+    chat = str(world.chat)
+    script = IN_TERMINAL % (
+        find_interpreter().path, f"{chat}/home", str(world.workspace), await walls.confinement(), chat
+    )  # fmt: skip
+    argv = [sys.executable, "-c", script]
+    seen = b""
+    with subprocess.Popen(argv, stdin=far, stdout=far, stderr=far, start_new_session=True) as gpubox:  # noqa: ASYNC220
+        os.set_blocking(near, False)
+
+        def says(text: bytes) -> bool:
+            nonlocal seen
+            with contextlib.suppress(BlockingIOError):
+                seen += os.read(near, 65536)
+            return text in seen or gpubox.poll() is not None
+
+        await until(lambda: says(b"name? "))
+        os.write(near, b"smith\r")
+        await until(lambda: says(b"SMITH"))
+        os.write(near, b"\x03")
+        await until(lambda: says(b"never") or gpubox.poll() is not None)
+    assert gpubox.returncode == 7, seen
+    assert b"(33, 77)" in seen and b"SMITH" in seen and seen.count(b"held") == 3, seen
+    assert termios.tcgetattr(far) == before
+    for fd in (near, far):
+        os.close(fd)
+    assert world.survivors() == []
 
 
 async def test_only_bubblewrap_keeps_an_agent(sandbox: Sandbox, world: World) -> None:

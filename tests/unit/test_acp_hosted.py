@@ -222,6 +222,14 @@ async def test_the_agent_learns_what_the_owner_undid_and_dropped(bench: Bench) -
     assert [change.path for change in await chat.changes()] == ["calc.py"]
 
 
+async def test_after_the_chat_was_renamed_the_agent_goes_on(bench: Bench) -> None:
+    chat = bench.chat()
+    await send(chat, "edit")
+    chat.rename_to("renamed")
+    assert answer(await send(chat, "recall and write")) == "edit << recall and write"
+    assert [change.path for change in await chat.changes()] == ["calc.py", "new/note.txt"]
+
+
 async def test_what_the_owner_edits_is_what_the_agent_reads(bench: Bench) -> None:
     chat = bench.chat()
     await send(chat, "read")
@@ -350,6 +358,7 @@ async def test_a_strange_agent_ends_its_turn_all_the_same(bench: Bench, fault: s
         if isinstance(event, ToolRequested | ToolFinished):
             assert event.call.title.isprintable()
             assert event.call.name.isprintable()
+    assert len(events) < 1000
     requested = {event.call.id for event in events if isinstance(event, ToolRequested)}
     ended = [event.call.id for event in events if isinstance(event, ToolFinished)]
     assert sorted(requested) == sorted(ended)

@@ -86,9 +86,19 @@ def test_every_client_gets_address_model_and_key(client: str, model: ClientModel
         assert model.name in shlex.split(text.replace("=", " ")) or client in ("ollama", "open-webui")
         assert (f"CLAUDE_CODE_MAX_CONTEXT_TOKENS={model.context}\n" in text) == (client == "claude-code")
         assert (f"GOOSE_CONTEXT_LIMIT={model.context}\n" in text) == (client == "goose")
+        assert ("CLAUDE_CODE_ATTRIBUTION_HEADER=0\n" in text) == (client == "claude-code")
+    elif client == "pi":
+        provider = json.loads(text)["providers"]["gpubox"]
+        assert (provider["baseUrl"], provider["apiKey"]) == (f"{BASE}/v1", "gb-secret")
+        assert (provider["models"][0]["id"], provider["models"][0]["contextWindow"]) == (model.name, model.context)
+    elif client == "vscode":
+        ((entry,),) = [provider["models"] for provider in json.loads(text) if provider["apiKey"] == "gb-secret"]
+        assert (entry["id"], entry["url"]) == (model.name, f"{BASE}/v1/chat/completions")
+        assert (entry["maxInputTokens"], entry["toolCalling"]) == (model.context, True)
     else:
         rows = dict(row.split(": ", 1) for row in text.splitlines())
-        assert rows["Model ID"].strip() == model.name and rows["API Key"].strip() == "gb-secret"
+        name = "Model" if client == "roo-code" else "Model ID"
+        assert rows[name].strip() == model.name and rows["API Key"].strip() == "gb-secret"
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,7 +41,7 @@ class _Ends:
 
 
 @asynccontextmanager
-async def _ends(*, serves: bool = False) -> AsyncIterator[_Ends]:
+async def _ends(*, serves: bool = False, budget: int = 0) -> AsyncIterator[_Ends]:
     reader, to_peer = await _pipe()
     theirs, writer = await _pipe()
 
@@ -54,7 +55,9 @@ async def _ends(*, serves: bool = False) -> AsyncIterator[_Ends]:
         raise RpcError("There is no such method.", NO_SUCH_METHOD)
 
     ends = _Ends(
-        Peer(reader, writer, answer, lambda *each: ends.heeded.append(each), title="it", serves=serves), theirs, to_peer
+        Peer(reader, writer, answer, lambda *each: ends.heeded.append(each), title="it", serves=serves, budget=budget),
+        theirs,
+        to_peer,
     )
     running = asyncio.create_task(ends.peer.run())
     try:
@@ -166,6 +169,48 @@ async def test_what_is_no_conversation_ends_every_request(
         with pytest.raises(GpuboxError) as raised:
             await ends.peer.request("again", {})
         assert raised.value.message == problem
+
+
+async def test_one_socket_may_be_both_streams() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("rb") as reading, theirs.makefile("wb") as writing:
+        peer = Peer(*await pipe_streams(reading, writing), _same, lambda *_: None, title="it")
+        running = asyncio.create_task(peer.run())
+        for number in range(3):
+            ours.sendall(b'{"id": %d, "method": "echo"}\n' % number)
+            reply = await asyncio.get_running_loop().run_in_executor(None, ours.recv, 1000)
+            assert json.loads(reply)["id"] == number
+        ours.shutdown(socket.SHUT_WR)
+        assert await running == "it ended."
+        peer.close()
+
+
+async def test_a_budget_ends_who_floods_and_each_request_renews_it() -> None:
+    async with _ends(budget=20_000) as ends:
+        for _ in range(3):
+            asking = asyncio.create_task(ends.peer.request("hello", {}))
+            asked = await ends.receive()
+            ends.say(*[{"method": "news"}] * 15, {"id": asked["id"], "result": 1})
+            assert await asking == 1
+        asking = asyncio.create_task(ends.peer.request("hello", {}))
+        await ends.receive()
+        ends.say(b"\n" * 30)
+
+        with pytest.raises(GpuboxError, match=r"^it wrote more than 0 MiB and no answer\.$"):
+            await asking
+
+
+async def test_a_request_that_is_given_up_is_withdrawn() -> None:
+    async with _ends() as ends:
+        asking = asyncio.create_task(ends.peer.request("hello", {}, withdraw="cancelled"))
+        asked = await ends.receive()
+        asking.cancel()
+
+        assert await ends.receive() == {"jsonrpc": "2.0", "method": "cancelled", "params": {"requestId": asked["id"]}}
+
+
+async def _same(method: str, params: dict[str, Any]) -> Any:
+    return params
 
 
 async def test_who_reads_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:

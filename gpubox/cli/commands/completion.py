@@ -114,8 +114,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
              "chat show name"),
     "key": ("keys change name", "keys remove name"),
     "engine": ("engines use name", "engines rm name"),
-    "client": ("client",), "unset": ("unset",), "kv-type": ("kv_types",), "setting": ("NAME=VALUE",),
-    "flag": ("FLAG=VALUE", "FLAG=VALUES"), "sampling": ("KEY=N",),
+    "client": ("client",), "agent": ("launch agent",), "unset": ("unset",), "kv-type": ("kv_types",),
+    "setting": ("NAME=VALUE",), "flag": ("FLAG=VALUE", "FLAG=VALUES"), "sampling": ("KEY=N",),
     "file": ("FILE", "import source"), "dir": ("FOLDER",),
 }  # fmt: skip
 """What stands where -> the verb and the name of its parameter, that name, or its metavar."""
@@ -159,6 +159,10 @@ def known(kind: str, given: Given) -> Found:
 
         keys = ClientKeys(paths)
         return keys.clients | keys.agents
+    if kind == "agent":
+        from gpubox.interchange.agent_launch import LAUNCHED
+
+        return [(name, agent.title) for name, agent in LAUNCHED.items()]
     if kind == "client":
         from gpubox.interchange.client_settings import CLIENTS
 

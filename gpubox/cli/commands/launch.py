@@ -59,7 +59,7 @@ def command(
         raise UsageError(f"{chosen[0].name} serves embeddings.", "Choose a chat profile.")
     offered = usable_models(known.client, offered_models(chosen, chosen[0].name, status))
     target = ClientTarget("gpubox", status.base_url, offered, agent_key(context.paths, known.name))
-    folder = context.paths.agent_settings(known.name)
+    folder = context.paths.agent_settings(known.name, chosen[0].name)
     launch = agent_launch(known, target, folder)
     _write(folder, launch.files)
     diagnostics.note(f"  {known.title} uses {chosen[0].name} at {status.base_url}.")
