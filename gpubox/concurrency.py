@@ -95,6 +95,7 @@ class Stoppable:
         finally:
             task.cancel()
             await asyncio.wait([task])
+            _ = task.cancelled() or task.exception()  # whoever was cancelled meanwhile does not ask for it
             self._task = None
 
     def stop(self) -> bool:

@@ -242,6 +242,8 @@ class Peer:
             raise GpuboxError(self.problem or f"{self._title} takes nothing more.") from None
 
     def _write(self, message: Mapping[str, Any]) -> None:
+        if self._writer.is_closing():  # asyncio would only log it
+            raise RuntimeError
         self._writer.write(json_line({"jsonrpc": "2.0", **message}) + b"\n")
 
 
@@ -268,7 +270,7 @@ async def own_streams(hint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
     """
     reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     try:
-        if reading.isatty():
+        if stat.S_ISCHR(os.fstat(0).st_mode):  # a terminal, or /dev/null
             raise OSError
         os.dup2(2, 1)
         return await pipe_streams(reading, writing)

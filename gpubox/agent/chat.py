@@ -113,6 +113,8 @@ class Chat:
         """The turn that ``_conversation`` ends with."""
         self.queued: list[str] = []
         """What the owner typed while the model works."""
+        self.take_at_end = True
+        """False: the front end takes what a turn changed, where the settings say ``turn``."""
         self._file = ChatFile(paths, name)
         self._record, self._log_event = self._file.record, self._file.log_event
 
@@ -254,7 +256,8 @@ class Chat:
                     if after:
                         after.observe(event)
                     if isinstance(event, TurnFinished | TurnFailed):
-                        endings = [work.ending(self.settings.apply, self._record)] if work else []
+                        apply = self.settings.apply if self.take_at_end else "ask"
+                        endings = [work.ending(apply, self._record)] if work else []
                         if isinstance(event, TurnFinished) and after and self._client:
                             endings.append(after.ending(conversation, settings, tools, self._client))
                         for ending in endings:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from gpubox.agent.chat_log import (
     ChatLog,
@@ -34,9 +35,10 @@ from gpubox.toml_table import closest_match
 _BRANCHED = (
     "(This chat is a copy: of your changes it has only those that the owner took. Read a file before you edit it.)"
 )
+T = TypeVar("T")
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
 _MAX_HEADER_BYTES = 65536
-_TURN_HEADER_START = b'{"record":"turn_header",'
+_TURN_HEADER_START, _SETTINGS_START = b'{"record":"turn_header",', b'{"record":"settings_changed",'
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class ChatSummary:
     """Why the chat cannot be opened."""
     agent: str = ""
     """The hosted agent that answered last; empty: gpubox's own."""
+    workdir: str = ""
+    """Its workspace; empty: none."""
 
 
 def chat_path(paths: Paths, name: str) -> Path:
@@ -222,16 +226,20 @@ def _chat_summary(path: Path) -> ChatSummary | None:
     """``None`` if the file cannot be read."""
     problem = ""
     turn_lines: list[bytes] = []
+    settings_line = b""
     try:
         state = path.stat()
         with open_lines(path) as lines:
             read_chat_log(path.stem, [line[:_MAX_HEADER_BYTES] for line in itertools.islice(lines, 1)])
-            turn_lines += [line for line in lines if line.startswith(_TURN_HEADER_START)]
+            for line in lines:
+                settings_line = line if line.startswith(_SETTINGS_START) else settings_line
+                turn_lines += [line] if line.startswith(_TURN_HEADER_START) else []
     except UsageError as error:
         problem = error.message
     except OSError:
         return None
-    first, last = (_turn_header(turn_lines[index]) if turn_lines else None for index in (0, -1))
+    first, last = (_record(turn_lines[index], TurnHeader) if turn_lines else None for index in (0, -1))
+    changed = _record(settings_line, SettingsChanged)
     return ChatSummary(
         name=path.stem,
         path=path,
@@ -240,17 +248,18 @@ def _chat_summary(path: Path) -> ChatSummary | None:
         turns=len(turn_lines),
         title=" ".join(first.text.split())[:200] if first else "",
         profile=last.profile if last else "",
+        workdir=changed.settings.workdir if changed else "",
         problem=problem,
         agent=last.agent if last else "",
     )
 
 
-def _turn_header(line: bytes) -> TurnHeader | None:
+def _record(line: bytes, kind: type[T]) -> T | None:
     try:
         record = decode(line)
     except DECODE_ERRORS:
         return None
-    return record if isinstance(record, TurnHeader) else None
+    return record if isinstance(record, kind) else None
 
 
 MAX_HITS = 200

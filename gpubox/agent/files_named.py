@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,21 +88,27 @@ class Prompt:
         return [f"{path.name} {small_size(path.stat().st_size)}" for path in self.images]
 
 
-def read_named(typed: str, view: View | None) -> Prompt:
+def named(typed: str) -> list[str]:
+    """What stands behind an ``@``, once each."""
+    return [*dict.fromkeys(match[1] or match[2].rstrip(".,;:!?)") for match in _NAMED.finditer(typed))]
+
+
+def read_named(typed: str, view: View | None, given: Mapping[str, str] = {}) -> Prompt:
     """``typed`` with the text of the files that it names, whole lines within the bounds, and the images it names.
 
-    A name that is none of a file stays as it is: ``@decorator`` is no mistake.
+    A name that is none of a file stays as it is: ``@decorator`` is no mistake. ``given``: texts by name that hold
+    instead of the files'.
     """
     blocks: list[str] = []
     names: list[str] = []
     images: list[Path] = []
     notes: list[str] = []
-    for name in dict.fromkeys(match[1] or match[2].rstrip(".,;:!?)") for match in _NAMED.finditer(typed)):
-        if is_image(name):
+    for name in named(typed):
+        if is_image(name) and name not in given:
             if path := _image_path(name, view):
                 images.append(path)
             continue
-        data = _read(name, view) if view else None
+        data = given[name].encode("utf-8", "replace") if name in given else _read(name, view) if view else None
         if data is None or len(names) >= MAX_FILES:
             notes += [f"{name} was not added: at most {MAX_FILES} files are."] if data is not None else []
             continue

@@ -52,6 +52,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Clients": {
         "serve": "answer all clients at one address, and switch by the model they name",
         "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
+        "acp": "be the coding agent of an editor that speaks ACP: Zed, JetBrains, Neovim, toad",
         "launch": "start claude, codex, opencode, qwen, goose, crush, aider or pi here, at the gateway",
         "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
         "clients": "list the gateway's clients; hold their requests",

@@ -55,6 +55,8 @@ IN_A_SHELL = (
      "boot start autostart automatic login service daemon reboot gateway"),
     ("keys add NAME", "Makes a key for a client. `gpubox keys list` lists the keys and what they used.",
      "make api key token password limit quota secret"),
+    ("launch AGENT", "Starts claude, codex, opencode, qwen, goose, crush, aider or pi at the gateway.",
+     "coding agent claude code run start"),
     ("web", "Shows this screen in a browser, to whoever has a key.", "browser phone tablet remote http dashboard"),
     ("doctor", "Checks what this machine has and what is missing.", "check install driver cuda setup health missing"),
     ("doctor --notify", "Sends a test to the addresses under [notify] in config.toml.",

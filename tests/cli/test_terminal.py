@@ -244,6 +244,9 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "clients cancel": [("9",), ("9", "--json"), (ONE_LINE,)],
         "clients": [(), ("--json",), ("--requests",), ("--days", "2", "--json"), ("--hold",), ("--release", "--json")],
         "completion": [(ONE_LINE,), ("bash",)],
+        "acp": [(ONE_LINE,), ("--any-workdir", ONE_LINE)],
+        "mcp": [(ONE_LINE,), ("--allow", ONE_LINE)],
+        "launch": [(), ("--json",), (ONE_LINE,), ("--model", ONE_LINE), ("claude", "--json")],
         "web": [("--host", ONE_LINE), ("--host", "192.0.2.1", "--port", "1")],
         "connect": [(), ("opencode",), ("curl", "--json"), (ONE_LINE,), ("aider", "--model", ONE_LINE)],
         "serve": [("--stop",), ("--stop", "--json"), ("--host", ONE_LINE), ("--port", "1", "--install", "--host", ONE_LINE)],
@@ -256,7 +259,7 @@ PARTS = {
     "servers": (("start", "switch", "restart", "status", "logs", "history", "engines", "doctor", "stop"), 100_000),
     "chats": (("chat",), 100_000),
     "bench": (("bench",), 40_000),
-    "gateway": (("keys", "clients", "connect", "serve", "web", "completion"), 2_500),
+    "gateway": (("keys", "clients", "connect", "serve", "acp", "mcp", "launch", "web", "completion"), 2_500),
 }  # fmt: skip
 """The first words of the verbs that are tried one after another in one world, and how many bytes they print at least."""
 NIGHTLY = pytest.mark.nightly

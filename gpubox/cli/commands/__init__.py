@@ -25,6 +25,7 @@ connect.py  settings of clients
 launch.py   starts a coding agent at the gateway
 keys.py     who may ask the gateway, and how much
 clients.py  the gateway's clients and their requests
+acp.py      the coding agent of an editor
 mcp.py      the box for clients of the Model Context Protocol
 web.py      the screen in a browser
 chat.py     one prompt, and the stored chats
