@@ -57,6 +57,8 @@ class ChatSummary:
     """The profile that answered last; empty if unknown."""
     problem: str = ""
     """Why the chat cannot be opened."""
+    agent: str = ""
+    """The hosted agent that answered last; empty: gpubox's own."""
     workdir: str = ""
     """Its workspace; empty: none."""
 
@@ -248,6 +250,7 @@ def _chat_summary(path: Path) -> ChatSummary | None:
         profile=last.profile if last else "",
         workdir=changed.settings.workdir if changed else "",
         problem=problem,
+        agent=last.agent if last else "",
     )
 
 

@@ -259,6 +259,10 @@ ACTIONS = (
            "only read the workspace.", _C, _CHANGES, slash="plan", words="mode read only apply ask turn"),
     Action("chat_model", "", "Switch the model", "Shows the profiles; Enter starts one. The chat goes on with it, "
            "which reads all of it again.", _C, _OPENS, slash="model", words="profile change another", bound=False),
+    Action("chat_agent", "", "Choose who answers", "gpubox's own agent, or another one that runs confined in here.",
+           _C, _OPENS, slash="agent", words="host opencode qwen codex claude acp other another coding", bound=False),
+    Action("chat_mode", "", "Mode and model of the agent", "What a hosted agent lets you choose.", _C, _OPENS,
+           slash="mode", words="thinking options", bound=False),
     Action("chat_compact", "", "Shorten the conversation", "A summary stands for all but the last turns. Shows the "
            "cost and asks first.", _C, _CHANGES, slash="compact", words="summary context full compress", bound=False),
     Action("chat_share", "", "Write the chat to a file", "One Markdown file with the prompts, the answers and the "
@@ -423,8 +427,8 @@ WORKSHOP_ACTIONS = frozenset({
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_models")
 CHAT_COMMANDS = frozenset(f"chat_{name}" for name in (
-    "diff", "undo", "redo", "test", "commit", "plan", "model", "compact", "share", "copy_code", "save_code",
-    "copy_answer", "branch", "rename", "delete",
+    "diff", "undo", "redo", "test", "commit", "plan", "model", "agent", "mode", "compact", "share", "copy_code",
+    "save_code", "copy_answer", "branch", "rename", "delete",
 ))  # fmt: skip
 """Actions of the chat screen that its ChatCommands, Snippets and StoredChats perform."""
 _NOT_IN_BAR = {

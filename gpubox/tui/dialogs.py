@@ -99,6 +99,7 @@ class QuestionScreen(Dialog[str | None]):
     DEFAULT_CSS = """
     QuestionScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
     QuestionScreen Static { margin-bottom: 1; }
+    QuestionScreen ChoiceList { max-height: 66vh; }
     """
 
     def __init__(self, title: str, body: str, *answers: DialogAnswer) -> None:

@@ -23,7 +23,7 @@ from gpubox.paths import Paths
 from gpubox.sandbox.changes import Change, Choice, Hunk
 from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.steps import StepResult, TakeResult
-from gpubox.tui.chat.chats import Chats
+from gpubox.tui.chat.chats import AgentRow, Chats
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
@@ -235,6 +235,51 @@ def changing_turn() -> list[Step]:
     ]
 
 
+STEPS = (
+    e.PlanStep("Read src/durations.py", "completed"),
+    e.PlanStep("Read each part of a duration with its unit", "in_progress"),
+    e.PlanStep("Run the tests"),
+)
+LOOKED = ToolCall("1.1", "read", {"filePath": "src/durations.py"}, title="src/durations.py")
+EDITS = ToolCall("1.2", "edit", {"filePath": "src/durations.py"}, title="Edit src/durations.py")
+TRIES = ToolCall("1.3", "execute", {"command": "pytest -q"}, title="Run the tests")
+MAY_IT = OwnerQuestion("permission", "May it do this? Run the tests", ("Allow once", "Always allow", "Reject"), TRIES)
+OFFERS = e.AgentOffers(
+    (
+        e.AgentCommand("init", "create or update AGENTS.md"),
+        e.AgentCommand("review", "review changes", "commit, branch or pr"),
+        e.AgentCommand("compact", "compact the session"),
+    ),
+    (
+        e.AgentChoice("mode", "Mode", "build", (("build", "Build"), ("plan", "Plan"))),
+        e.AgentChoice(
+            "model", "Model", "gpubox/qwen36", (("gpubox/qwen36", "qwen36-mtp-16gb"), ("gpubox/smol", "smol"))
+        ),
+    ),
+)
+
+
+def hosted_turn(*rest: Step) -> list[Step]:
+    """The turn of a hosted agent up to its question, and what follows."""
+    return [
+        e.TurnStarted("acp", model="qwen36-mtp-16gb"),
+        OFFERS,
+        e.ReasoningDelta("I read the file. " * 9),
+        e.PlanChanged(STEPS[:2]),
+        e.ToolRequested(LOOKED),
+        e.ToolFinished(LOOKED, ToolOutput("<file>\n" + "".join(f"{n:05}| line\n" for n in range(1, 20)), seconds=0.01)),
+        e.TextDelta("I read each part with its unit."),
+        e.RoundFinished(1, ROUND_1),
+        e.ToolRequested(EDITS),
+        e.ToolFinished(EDITS, ToolOutput("", seconds=0.03, diff=diff_of("src/durations.py", BEFORE, AFTER))),
+        e.PlanChanged(STEPS),
+        e.UsageReported(14_200, 131_072),
+        e.ToolRequested(TRIES),
+        e.QuestionAsked(MAY_IT),
+        *rest,
+    ]
+
+
 class FakeChat(Chat):
     """One open chat; ``service`` has the script of the next turn."""
 
@@ -263,7 +308,15 @@ class FakeChat(Chat):
             self.service.logs[self.name] = self.log
         turn = f"turn-{len(self.log.turns) + 1}"
         self.log.apply_record(
-            TurnHeader(turn, self.log.head, "2026-11-21T13:00:00Z", text, SERVING.profile_name, SERVING.build)
+            TurnHeader(
+                turn,
+                self.log.head,
+                "2026-11-21T13:00:00Z",
+                text,
+                SERVING.profile_name,
+                SERVING.build,
+                agent=self.settings.agent,
+            )
         )
         for step in self.service.script:
             async for event in self._played(step):
@@ -386,6 +439,9 @@ class FakeChats(Chats):
         self.offered: tuple[Path | None, bool | None] = (None, None)
         self.remembered: list[tuple[Path, bool]] = []
         self.opened: list[FakeChat] = []
+        self.known_agents = [
+            AgentRow("opencode"), AgentRow("qwen"), AgentRow("codex", "npm install -g @zed-industries/codex-acp"),
+        ]  # fmt: skip
 
     async def summaries(self) -> list[ChatSummary]:
         summaries = []
@@ -393,7 +449,16 @@ class FakeChats(Chats):
             first = next(iter(log.turns.values()), None)
             title = first.header.text if first else ""
             summaries.append(
-                ChatSummary(name, Path(f"{name}.jsonl"), 1, "2026-11-20T12:00:00Z", len(log.turns), title, "qwen")
+                ChatSummary(
+                    name,
+                    Path(f"{name}.jsonl"),
+                    1,
+                    "2026-11-20T12:00:00Z",
+                    len(log.turns),
+                    title,
+                    "qwen",
+                    agent=log.settings.agent,
+                )
             )
         return summaries
 
@@ -409,6 +474,9 @@ class FakeChats(Chats):
         chat = FakeChat(self, ask, self.logs[name] if name else ChatLog(""))
         self.opened.append(chat)
         return chat
+
+    async def agents(self) -> list[AgentRow]:
+        return self.known_agents
 
     async def free_name(self, text: str) -> str:
         return f"{text}-2"

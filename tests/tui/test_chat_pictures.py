@@ -16,6 +16,7 @@ from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import SIZES, pictured, shows, until
 from tests.tui.fake import BUSY, STOPPED
 from tests.tui.fake_chat import (
+    MAY_IT,
     NETWORK,
     RUN,
     WORKSPACE,
@@ -25,14 +26,21 @@ from tests.tui.fake_chat import (
     Step,
     changing_turn,
     coding_turn,
+    hosted_turn,
     opening,
     reading_turn,
 )
+from tests.tui.fake_gateway import QUIET, view
 from tests.tui.snapshots import PREFILL, READING_SLOT
 
 
 async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
     await chat.ask(NETWORK)
+    return []
+
+
+async def ask_permission(chat: FakeChat) -> Sequence[e.AgentEvent]:
+    await chat.ask(MAY_IT)
     return []
 
 
@@ -54,6 +62,9 @@ def script(state: str) -> list[Step]:
         "commands": [],
         "queued": [*coding_turn()[:-30], e.GenerationStats(7_010, 70.4, 200, 196), gate],
         "no_server": [],
+        "hosted": hosted_turn(ask_permission),
+        "agents": [],
+        "settings": [],
     }
     return scripts[state]
 
@@ -68,6 +79,9 @@ SHOWN = {
     "commands": ("/commit",),
     "queued": ("queued: then the README",),
     "no_server": ("No model runs",),
+    "hosted": ("tab, then 1-3", "context 14.2k of 128K"),
+    "agents": ("not installed",),
+    "settings": ("who answers",),
 }
 SECONDS = {"prefill": 14.0, "queued": 107.2}
 """Of a running turn, as its tokens need at the speed of the other scenes."""
@@ -82,9 +96,10 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(TurnProgress, "deltas_per_second", lambda progress, now: None)
     chats = FakeChats()
     services = ChatServices(chats)
+    services.gateway_view = view(QUIET) if state == "hosted" else None
     if state == "no_server":
         services.status, services.last = STOPPED, "qwen36-mtp-16gb"
-    if state in ("streaming", "prefill", "queued"):  # the header says what the server does
+    if state in ("streaming", "prefill", "queued", "hosted"):  # the header says what the server does
         services.status = BUSY
     if state == "prefill":
         slot = replace(READING_SLOT, prompt_tokens=7_600, prompt_done_tokens=4_712, cached_tokens=1_014)
@@ -98,10 +113,14 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
         if state not in ("finished", "streaming", "no_server"):
             assert app.chat
-            app.chat.new_settings = ChatSettings(workdir=WORKSPACE)
+            app.chat.new_settings = ChatSettings(workdir=WORKSPACE, agent="opencode" if state == "hosted" else "")
             app.chat.draw_lines()
         if state == "commands":
             await pilot.press("slash")
+        elif state == "agents":
+            await pilot.press(*"/agent", "enter")
+        elif state == "settings":
+            await pilot.press("ctrl+t")
         elif state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
         if state == "diff":

@@ -55,7 +55,8 @@ def test_only_output_and_diagnostics_print(writer: str) -> None:
 def test_the_first_paint_imports_nothing_that_is_needed_only_later() -> None:
     painting = "import gpubox.cli.commands.screen, gpubox.tui.app, gpubox.tui.run, gpubox.tui.services"
     later = [
-        "gpubox.advisor", "gpubox.agent", "gpubox.hardware", "gpubox.sandbox", "gpubox.server", "gpubox.telemetry",
+        "gpubox.acp", "gpubox.advisor", "gpubox.agent", "gpubox.hardware", "gpubox.sandbox", "gpubox.server",
+        "gpubox.telemetry",
         "gpubox.tui.chat", "click", "httpx", "markdown_it", "msgspec", "psutil", "pygments", "pynvml",
         "textual.widgets._markdown",
     ]  # fmt: skip
@@ -65,3 +66,13 @@ def test_the_first_paint_imports_nothing_that_is_needed_only_later() -> None:
     )  # fmt: skip
 
     assert result.stdout.strip() == "[]"
+
+
+def test_a_chat_imports_nothing_of_other_agents_before_one_answers() -> None:
+    program = (
+        "import gpubox.agent.chat, gpubox.agent.loop, gpubox.tui.chat.chat_screen, sys; print(sorted(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert "gpubox.tui.chat.chat_screen" in result.stdout
+    assert "gpubox.acp" not in result.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
@@ -22,6 +24,7 @@ from gpubox.views.changes import count
 
 if TYPE_CHECKING:
     from gpubox.agent.chat_log import ChatSettings
+    from gpubox.agent.events import AgentChoice
     from gpubox.sandbox.policy import Confinement
     from gpubox.telemetry.snapshot import Throughput
     from gpubox.tui.chat.turn import TurnProgress, TurnView
@@ -48,15 +51,18 @@ APPLY_LABELS = {
 }
 """What becomes of a turn's changes."""
 PHASE_LABELS = {
+    "starts": ("◌", "$quiet", "starts"),
     "asks": ("◌", "$quiet", "waits for the server"),
     "reads": ("●", "$turn-prefill", "reading"),
     "thinks": ("●", "$turn-thinking", "thinks"),
     "answers": ("●", "$turn-answer", "answers"),
     "runs": ("●", "$turn-tools", "runs"),
     "waits": ("?", "$turn-approval", "waits for you"),
+    "stops": ("■", "$warning", "stops"),
     "over": ("○", "$quiet", ""),
 }
 """Phase of a turn -> glyph, colour, label."""
+WELCOME_KEYS = (("/", "commands"), ("@", "files"), ("/agent", "who answers"))
 SAMPLING_SHOWN = 3
 WORKDIR_CELLS, WORKDIR_CELLS_MIN = 32, 12
 APPLY_PRIORITY = 50
@@ -66,16 +72,28 @@ Prioritized = tuple[int, StyledLine]
 """A part of a line and its priority: the lowest are left out first."""
 
 
-def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, problem: str, width: int) -> StyledLine:
-    """Name, isolation, workspace and limits of the chat."""
+def chat_line(
+    name: str, settings: ChatSettings, sandbox: Confinement | None, problem: str, width: int,
+    choices: Sequence[AgentChoice] = (),
+) -> StyledLine:  # fmt: skip
+    """Name, who answers, isolation, workspace and limits of the chat. ``choices``: of its hosted agent."""
     parts: list[Prioritized] = [
         (80, styled_line((sanitize_to_width(name, 40 if width >= 100 else 24) or "new chat", "bold")))
     ]
-    if not settings.tools or settings.protocol == "none":
+    if settings.agent:  # what is left is its own affair
+        settings = msgspec.structs.replace(
+            settings, tools=True, protocol=None, rounds=None, thinking=None, sampling={}, system_prompt=None
+        )
+        agent = sanitize_to_width(settings.agent, 24)
+        parts.append((90, styled_line((f"▣ {agent}, confined", "$success"))))
+        parts.append((45, styled_line(("through the gateway", "$quiet"))))
+        parts += [(25, styled_line((chosen_name(choice, settings), "$secondary"))) for choice in choices[:2]]
+    elif not settings.tools or settings.protocol == "none":
         parts.append((90, styled_line(("no tools", "$quiet"))))
     else:
         label = ISOLATION_LABELS[sandbox.isolation or ""] if sandbox else ("· checking the sandbox", "$quiet")
         parts.append((90, styled_line(label)))
+    if settings.tools and settings.protocol != "none":
         if settings.workdir:
             parts.append((60, _workdir(settings.workdir, WORKDIR_CELLS)))
         else:
@@ -95,7 +113,8 @@ def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, pr
     if problem:
         parts.append((95, styled_line((problem, "$error"))))
     needed = join_lines([part for priority, part in parts if priority >= APPLY_PRIORITY], "  ")
-    room = max(WORKDIR_CELLS_MIN, WORKDIR_CELLS - max(0, cell_width(needed) - width))
+    shown = min(WORKDIR_CELLS, len(settings.workdir))
+    room = max(WORKDIR_CELLS_MIN, shown - max(0, cell_width(needed) - width))
     parts = [(60, _workdir(settings.workdir, room)) if priority == 60 else (priority, part) for priority, part in parts]
     return fit_by_priority(parts, width)
 
@@ -123,10 +142,17 @@ def running_turn_line(
             parts.append((60, styled_line(f"{units.rate(throughput.pp_tokens_per_second)} tok/s")))
         if throughput and throughput.eta_seconds:
             parts.append((50, styled_line(("ETA ", "$quiet"), units.duration(throughput.eta_seconds))))
-    elif progress.phase in ("runs", "waits"):
+    elif progress.phase in ("starts", "runs", "waits"):
         parts.append((80, styled_line((sanitize_to_width(progress.tool, 30), "bold"))))
     elif progress.phase in ("thinks", "answers"):
         parts += _generation_parts(progress, now, throughput)
+    if progress.plan:
+        parts.append((36, styled_line(("plan ", "$quiet"), progress.plan)))
+    if usage := progress.usage:
+        size = f" of {units.tokens(usage.size_tokens)}" if usage.size_tokens else ""
+        parts.append(
+            (38, styled_line(("context ", "$quiet"), (f"{units.tokens(usage.used_tokens)}{size}", "$secondary")))
+        )
     parts += _budgets(progress, seconds)
     parts.append((85, styled_line(("esc", "bold $primary"), (" stops", "$quiet"))))
     return fit_by_priority(parts, width)
@@ -147,6 +173,12 @@ def _budgets(progress: TurnProgress, seconds: float) -> list[Prioritized]:
         f"{seconds / 60:.0f} of {budgets.max_seconds / 60:.0f} min" if budgets and timed else units.duration(seconds)
     )
     return [*parts, (55, styled_line((spent, "$quiet")))]
+
+
+def chosen_name(choice: AgentChoice, settings: ChatSettings) -> str:
+    """The option of a hosted agent that holds."""
+    value = settings.agent_choices.get(choice.id, choice.value)
+    return sanitize_to_width(next((name for option, name in choice.options if option == value), value), 24)
 
 
 def waiting_line(files: int) -> StyledLine:
@@ -235,14 +267,18 @@ def restarts(overview: ServerOverview | None) -> bool:
     return status.state in ("crashed", "stopped") and bool(status.profile or overview.last_profile)
 
 
-def welcome_lines(sandbox: Confinement | None) -> list[StyledLine]:
-    """What an empty chat shows while a model can answer."""
+def welcome_lines(sandbox: Confinement | None, agent: str = "") -> list[StyledLine]:
+    """What an empty chat shows while a model, or the hosted ``agent``, can answer."""
+    who = sanitize_to_width(agent, 24) or "The model"
     rows = [
         styled_line(("Ask something.", "bold")),
-        styled_line(("The model reads, writes and runs code; you take what you like of its changes.", "$quiet")),
-        styled_line(("/", "bold $accent"), (" commands   ", "$quiet"), ("@", "bold $accent"), (" files", "$quiet")),
+        styled_line((f"{who} reads, writes and runs code; you take what you like of its changes.", "$quiet")),
+        join_lines([styled_line((key, "bold $accent"), (f" {what}", "$quiet")) for key, what in WELCOME_KEYS]),
     ]
-    if sandbox:
+    if agent:
+        text = "It runs in bubblewrap on a copy of the workspace, and asks the model through the gateway."
+        rows.append(styled_line((text, "$quiet")))
+    elif sandbox:
         sentence, style = ISOLATION_SENTENCES[sandbox.isolation or ""]
         why = " ".join(filter(None, (sandbox.problem, sandbox.weakness, sandbox.hint)))
         rows.append(styled_line((sentence, style), (sanitize_line(why) if sentence.endswith(": ") else "", "$quiet")))

@@ -34,12 +34,16 @@ class ChatRows(CursorRows["ChatSummary"]):
         mark = ("● ", "$primary") if value.name == self.current else ("✗ ", "$error") if value.problem else ("  ", "")
         time = time_or_date(value.changed_at)
         if width < NARROW_CELLS:
-            name = styled_line(mark, (sanitize_to_width(value.name, width - len(time) - 4), "bold"))
+            agent = sanitize_to_width(value.agent, 10)
+            name = styled_line(mark, (sanitize_to_width(value.name, width - len(time) - len(agent) - 6), "bold"),
+                               (f"  {agent}", "$accent"))  # fmt: skip
             return (*pad_line(name, width - len(time) - 1), (f" {time}", "$quiet"))
         name_cells = max(12, min(28, width // 2))
         name = styled_line(mark, (sanitize_to_width(value.name, name_cells - 3), "bold"))
         title = sanitize_to_width(value.problem or value.title, width - name_cells - len(time) - 8)
-        left = (*pad_line(name, name_cells), (title, "$secondary"))
+        left = styled_line(
+            *pad_line(name, name_cells), (f"{value.agent}  " if value.agent else "", "$accent"), (title, "$secondary")
+        )
         right = styled_line((f"{value.turns:>4} ", "$quiet"), (f" {time}", "$quiet"))
         return (*pad_line(left, width - cell_width(right)), *right)
 

@@ -34,7 +34,7 @@ from gpubox.tui.chat.composer import Composer
 from gpubox.tui.chat.markdown import preload
 from gpubox.tui.chat.question import QuestionPane
 from gpubox.tui.chat.snippets import Snippets
-from gpubox.tui.chat.suggestions import Suggestions
+from gpubox.tui.chat.suggestions import Suggestions, agent_commands
 from gpubox.tui.chat.transcript import Transcript
 from gpubox.tui.chat.turn import TurnRunner, TurnView, stored_turn_view
 from gpubox.tui.styled_lines import StyledLine, styled_line
@@ -76,12 +76,15 @@ class ChatScreen(OtherScreen):
         self.chat_line, self.status_line = SingleLine("chat-line"), SingleLine("turn-line")
         self.queue_line = SingleLine("queue-line")
         self.transcript, self.chat_list = Transcript(), ChatList()
-        self.suggestions = Suggestions(lambda: self.chats.workspace_names(self.chat, self.settings.workdir))
+        self.suggestions = Suggestions(
+            lambda: self.chats.workspace_names(self.chat, self.settings.workdir),
+            lambda typed: agent_commands(typed, self.commands.offers.commands, self.settings.agent),
+        )
         self.composer = Composer(self.suggestions)
         self.chat_list.display = self.queue_line.display = False
-        self.questions = QuestionPane()
-        self.commands, self.snippets, self.stored = ChatCommands(self), Snippets(self), StoredChats(self)
         self.runner = TurnRunner(self.draw)
+        self.questions = QuestionPane(self.runner.answered)
+        self.commands, self.snippets, self.stored = ChatCommands(self), Snippets(self), StoredChats(self)
         self.chat: Chat | None = None
         self.new_settings = ChatSettings()
         """Settings of a chat that has no file yet."""
@@ -139,8 +142,8 @@ class ChatScreen(OtherScreen):
 
     @property
     def no_server(self) -> list[StyledLine]:
-        """Why no model can answer; empty if one can."""
-        return no_server_lines(self._overview)
+        """Why no model can answer; empty if one can. The gateway starts what a hosted agent asks for."""
+        return [] if self.settings.agent else no_server_lines(self._overview)
 
     # -- drawing --------------------------------------------------------------------------------------
 
@@ -156,7 +159,8 @@ class ChatScreen(OtherScreen):
             return
         name, problem = (self.chat.name, self.chat.problem) if self.chat else ("", "")
         width = self.chat_line.content_size.width
-        self.chat_line.show([chat_line(name, self.settings, self.sandbox, problem, width)])
+        choices = self.commands.offers.choices
+        self.chat_line.show([chat_line(name, self.settings, self.sandbox, problem, width, choices)])
         width, turn = self.status_line.content_size.width, self.runner.turn
         if self.runner.running and turn:
             row = running_turn_line(turn.progress, self.runner.seconds, time.monotonic(), self.throughput, width)
@@ -200,14 +204,14 @@ class ChatScreen(OtherScreen):
         labels = {"chat_back": "stop" if running else "back", "chat_send": send}
         if not waits or (decides and not reading):
             hidden |= {"chat_diff"}
-        if restarts(self._overview):
+        if self.no_server and restarts(self._overview):
             hidden = (hidden | TURN_ACTIONS | {"chat_settings"}) - {"chat_retry"}
             labels["chat_retry"] = "start the server"
         self.keys.labels, self.keys.hidden_actions = labels, frozenset(hidden)
         self.keys.typing = not (listing or reading)
 
     def show_welcome(self) -> None:
-        self.transcript.welcome = self.no_server or welcome_lines(self.sandbox)
+        self.transcript.welcome = self.no_server or welcome_lines(self.sandbox, self.settings.agent)
         if not self.transcript.turns:
             self.transcript.remake()
 
@@ -230,10 +234,10 @@ class ChatScreen(OtherScreen):
         if action := slash_actions().get(name):
             self.composer.set_text("")
             self.app.run_worker(self.app.run_action(f"run_by_id('{action.id}')"))
-        elif name:
+        elif name and not self.commands.knows(name):
             self.say(f"There is no command /{name}: a / in an empty prompt lists them.", bad=True)
         elif text:
-            self.ask(text)
+            self.ask(text[1:] if self.settings.agent and text.startswith("//") else text)
         elif self.commands.changes and not self.runner.running:
             self.action_command("diff")
 
@@ -343,6 +347,9 @@ class ChatScreen(OtherScreen):
         if self.no_server:  # the transcript, or the line below it, says why
             self.say("Nothing can answer now: the prompt stays in its box.", bad=True)
             return
+        if self.settings.agent and not self.commands.has_gateway:
+            self.change(lambda: self.commands.start_gateway(text))
+            return
         self.composer.set_text("")
         self.runner.running = True
         self.work(lambda: self._run_turns(text), "turn")
@@ -368,7 +375,7 @@ class ChatScreen(OtherScreen):
         self.editing = False
         if replaced:
             transcript.load(turns[:-1])
-        view = TurnView(text)
+        view = TurnView(text, agent=self.settings.agent)
         transcript.add(view)
         self.draw_lines()
         try:
@@ -410,7 +417,7 @@ class ChatScreen(OtherScreen):
     def action_chat_retry(self) -> None:
         """Sends the last prompt again, instead of the last turn; starts the server first if it died."""
         turns = self.transcript.turns
-        if restarts(self._overview):
+        if self.no_server and restarts(self._overview):
             self.app.run_worker(self.app.run_action("restart"))
         elif turns and not self.busy():
             self.editing = not self.no_server
@@ -464,9 +471,10 @@ class ChatScreen(OtherScreen):
 
         running = self._overview and self._overview.status.profile
         defaults = await self.chats.profile_defaults(running or "")
-        settings = await self.app.push_screen_wait(ChatSettingsScreen(self.settings, *defaults))
+        agents = [agent.name for agent in await self.chats.agents() if not agent.install]
+        settings = await self.app.push_screen_wait(ChatSettingsScreen(self.settings, *defaults, agents))
         if settings is not None:
-            await self.change_settings(settings)
+            await self.commands.change_agent(settings)
 
     async def change_settings(self, settings: ChatSettings) -> None:
         """Applies from the next turn on. Raises GpuboxError if the workspace cannot be used."""
@@ -474,4 +482,5 @@ class ChatScreen(OtherScreen):
             self.chat = await self.chats.open("", self.questions.ask)
         self.chat.change_settings(settings)
         self.new_settings = self.chat.settings
+        self.show_welcome()
         self.draw_lines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class SettingField:
 
 
 SETTING_FIELDS = (
+    SettingField("agent", "who answers", "gpubox or one it hosts"),
     SettingField("thinking", "thinking", "before the answer"),
     SettingField("thinking_budget_tokens", "thinking tokens", "at most, then the answer", "no limit"),
     SettingField("tools", "tools", "run code, use files"),
@@ -77,13 +78,15 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
         ("up", "app.focus_previous", "Previous"),
     ]
 
-    def __init__(self, settings: ChatSettings, system_prompt: str, sampling: Mapping[str, float]) -> None:
-        """``system_prompt`` and ``sampling``: what the chat inherits from the profile."""
+    def __init__(
+        self, settings: ChatSettings, system_prompt: str, sampling: Mapping[str, float], agents: Sequence[str]
+    ) -> None:
+        """``system_prompt`` and ``sampling``: what the chat inherits from the profile; ``agents``: can be hosted."""
         super().__init__()
         self.settings = settings
         self.cycles = {
             name: CycleField(name, choices, getattr(settings, name), enter_cycles=True)
-            for name, choices in CHOICES.items()
+            for name, choices in {**CHOICES, "agent": [("", "gpubox"), *((name, name) for name in agents)]}.items()
         }
         self.inputs = {
             name: Input(text, compact=True, classes="value", placeholder=_placeholder(name, sampling))
@@ -107,7 +110,14 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
             yield self.error
 
     def on_mount(self) -> None:
-        self.set_focus(self.cycles["thinking"])
+        self._show_what_holds()
+        self.set_focus(self.cycles["agent" if self.settings.agent else "thinking"])
+
+    @on(CycleField.Changed)
+    def _show_what_holds(self) -> None:
+        """A hosted agent has settings of its own for all but the workspace."""
+        for name, field in {**self.cycles, **self.inputs, "system_prompt": self.system_prompt}.items():
+            field.disabled = bool(self.cycles["agent"].value) and name not in ("agent", "workdir", "apply")
 
     @on(Input.Submitted)
     def action_accept(self) -> None:

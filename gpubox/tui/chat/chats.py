@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,25 @@ if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
     from gpubox.agent.chat_files import ChatSummary, SearchHit
     from gpubox.agent.endpoint import ServerEndpoint
+    from gpubox.agent.hosting import HostedAgent
     from gpubox.agent.tools import AskOwner
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """An agent that gpubox can host."""
+
+    name: str
+    install: str = ""
+    """The command that installs it; empty: it is installed."""
+
+    @property
+    def about(self) -> str:
+        return f"not installed; Enter copies this:\n{self.install}" if self.install else "confined, through the gateway"
+
 
 READ_ONLY = "This is a recording: no model answers here."
 
@@ -57,7 +73,6 @@ class Chats:
     async def open(self, name: str, ask: AskOwner) -> Chat:
         """Opens chat ``name``; empty: a new one. ``ask`` asks the owner."""
         await run_in_thread(_import_agent)
-        from gpubox.acp.host import host_agents
         from gpubox.agent.chat import Chat
         from gpubox.agent.endpoint import find_endpoint
 
@@ -66,7 +81,23 @@ class Chats:
                 raise GpuboxError(READ_ONLY)
             return await find_endpoint(self.paths, self.config, url=self.url)
 
-        return Chat(self.paths, self.config, name, find=find, ask=ask, host=host_agents(self.paths, self.config))
+        def host(agent: str, ask: AskOwner) -> HostedAgent:
+            from gpubox.acp.host import host_agents  # not before an agent is hosted
+
+            return host_agents(self.paths, self.config)(agent, ask)
+
+        return Chat(self.paths, self.config, name, find=find, ask=ask, host=host)
+
+    async def agents(self) -> list[AgentRow]:
+        """The agents that can be hosted, those that are not installed last."""
+        from gpubox.acp.registry import known_agents
+
+        def read() -> list[AgentRow]:
+            agents = known_agents(self.config).values()
+            rows = [AgentRow(a.name, "" if a.program else a.install or f"its program {a.command[0]}") for a in agents]
+            return sorted(rows, key=lambda row: bool(row.install))
+
+        return await run_in_thread(read)
 
     async def free_name(self, text: str) -> str:
         from gpubox.agent.chat_files import free_name
@@ -110,6 +141,8 @@ class Chats:
 
     async def read_named(self, chat: Chat, text: str) -> Prompt:
         """The prompt ``text`` with what the files hold that it names."""
+        if chat.settings.agent:
+            await run_in_thread(import_module, "gpubox.acp.host")
         return await run_in_thread(read_named, text, _view(chat, chat.settings.workdir))
 
     async def project(self) -> tuple[Path | None, bool | None]:
@@ -148,6 +181,5 @@ def _save_file(text: str, path: str, folder: str) -> str:
 
 
 def _import_agent() -> None:
-    import gpubox.acp.host
     import gpubox.agent.chat
     import gpubox.agent.loop  # noqa: F401

@@ -1,32 +1,35 @@
-"""What the commands of the chat do: the diff and its decisions, undo, tests, commits, plans, and the question for a
-workspace. Each has a key or a row of the menu, and a name behind a slash."""
+"""What the commands of the chat do: the diff and its decisions, undo, tests, commits, plans, who answers, and the
+question for a workspace. Each has a key or a row of the menu, and a name behind a slash."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from gpubox.agent.events import Compacted, FilesChanged
+from gpubox.agent.events import AgentOffers, Compacted, FilesChanged
 from gpubox.agent.tools import OwnerQuestion
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import UsageError
 from gpubox.sandbox.steps import ChangedSince
 from gpubox.sanitize import sanitize_line
+from gpubox.tui.chat.chats import AgentRow
 from gpubox.tui.chat.turn_parts import note_part
-from gpubox.tui.dialogs import PromptScreen, confirm
-from gpubox.tui.styled_lines import StyledLine, styled_line
+from gpubox.tui.dialogs import PromptScreen, ask, confirm
+from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, styled_line
 from gpubox.views.changes import count, step_sentence, taken_sentence
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
+    from gpubox.agent.chat_log import ChatSettings
     from gpubox.sandbox.changes import Change, Choice
     from gpubox.sandbox.steps import StepResult
 
+T = TypeVar("T")
 UNDO_HINT = (("  /undo", "bold $primary"), (" takes the turn back", "$quiet"))
 TAKEN = styled_line(("✓ Taken.", "$success"), *UNDO_HINT)
 
@@ -222,6 +225,93 @@ class ChatCommands:
         self.screen.say("The model may write again: you decide about its changes." if planning
                         else "Plan only: nothing is written until you leave it with /plan.")  # fmt: skip
 
+    # -- who answers ----------------------------------------------------------------------------------
+
+    @property
+    def offers(self) -> AgentOffers:
+        """What the hosted agent of this chat offers, as far as it has said so."""
+        turns, agent = self.screen.transcript.turns, self.screen.settings.agent
+        said = (turn.offers for turn in reversed(turns) if agent and turn.agent == agent and turn.offers)
+        return next(said, AgentOffers())
+
+    def knows(self, name: str) -> bool:
+        """Whether ``/name`` may be a command of the hosted agent."""
+        known = [command.name for command in self.offers.commands]
+        return bool(self.screen.settings.agent) and (name in known or not known)
+
+    async def agent(self) -> None:
+        """Shows the agents. Of one that is not installed the command that does it is copied."""
+        agents, now = await self.screen.chats.agents(), self.screen.settings.agent
+        cells = max(len(each.name) for each in [*agents, AgentRow("gpubox")]) + 2
+        rows = [(each.name, f"{each.name:{cells}}{each.about}") for each in agents]
+        rows.insert(0, ("gpubox", f"{'gpubox':{cells}}its own agent"))
+        name = await self._choose(
+            "Who answers in this chat?", "Another agent works as gpubox's own does: confined, on a copy of the "
+            "workspace, and you take what you like of its changes.", rows, [now or "gpubox"],
+        )  # fmt: skip
+        if name and (missing := next((each.install for each in agents if each.name == name), "")):
+            self.screen.copy(missing, missing)
+        elif name:
+            await self.change_agent(
+                msgspec.structs.replace(self.screen.settings, agent="" if name == "gpubox" else name)
+            )
+
+    async def change_agent(self, settings: ChatSettings) -> None:
+        """Applies settings that may name another agent: what it needs is said, and the gateway is offered."""
+        screen, agent = self.screen, settings.agent
+        if agent == screen.settings.agent:
+            await screen.change_settings(settings)
+            return
+        if agent and screen.sandbox and screen.sandbox.isolation != "bubblewrap":
+            why = f"{screen.sandbox.problem} {screen.sandbox.hint}".strip()
+            raise UsageError(f"{agent} cannot be confined here, which needs bubblewrap. {why}".rstrip())
+        await screen.change_settings(msgspec.structs.replace(settings, agent_choices={}))
+        screen.say(f"{agent or 'gpubox'} answers from the next prompt on.")
+        if agent and not self.has_gateway:
+            await self.start_gateway()
+
+    @property
+    def has_gateway(self) -> bool:
+        return self.screen.app.bridge.gateway.view is not None
+
+    async def start_gateway(self, text: str = "") -> None:
+        """Asks whether the gateway starts, which a hosted agent needs; then sends the prompt ``text``."""
+        screen = self.screen
+        body = (
+            f"{screen.settings.agent} reaches the model only through the gateway, and none runs here. It keeps running "
+            "when gpubox closes; 5 stops it."
+        )
+        await screen.app.bridge.gateway.poll()  # it may have come since
+        if not self.has_gateway and await confirm(screen.app, "Start the gateway?", body, "start the gateway"):
+            await screen.app.gateway_controller.act("toggle")
+        if text and self.has_gateway:
+            screen.ask(text)
+
+    async def mode(self) -> None:
+        """Shows what the hosted agent lets the owner choose, and changes one of it."""
+        settings, agent = self.screen.settings, self.screen.settings.agent
+        rows, held = [], set()
+        for choice in sorted(self.offers.choices, key=lambda each: len(each.options)):  # models are many
+            rows += [((choice.id, value), f"{choice.name}: {name}") for value, name in choice.options]
+            held.add((choice.id, settings.agent_choices.get(choice.id, choice.value)))
+        if not rows:
+            own = "gpubox's own agent has /plan and its settings. /agent chooses another one."
+            self.screen.say(f"{agent} says what can be chosen once it has answered a prompt." if agent else own)
+            return
+        chosen = await self._choose(f"Choices of {agent}", "They hold from the next prompt on.", rows, held)
+        if chosen and chosen not in held:
+            values = {**settings.agent_choices, chosen[0]: chosen[1]}
+            await self.screen.change_settings(msgspec.structs.replace(settings, agent_choices=values))
+
+    async def _choose(self, title: str, body: str, rows: Sequence[tuple[T, str]], held: Collection[T]) -> T | None:
+        """The value of the row that the owner chooses: each is a value and what it is. ``held``: they hold now."""
+        answers = [
+            (str(n) if n < 10 else " ", f"{'●' if value in held else ' '} {_indented(text)}", str(n))
+            for n, (value, text) in enumerate(rows, 1)
+        ]
+        answer = await ask(self.screen.app, sanitize_to_width(title, 60), body, *answers)
+        return rows[int(answer) - 1][0] if answer else None
+
     async def model(self) -> None:
         await self.screen.app.run_action("run_by_id('zoom_profiles')")
 
@@ -243,3 +333,8 @@ class ChatCommands:
         if allowed and not screen.settings.workdir and not screen.runner.running:
             await screen.change_settings(msgspec.structs.replace(screen.settings, workdir=str(root)))
             screen.show_welcome()
+
+
+def _indented(text: str) -> str:
+    """A row of a list of answers."""
+    return "\n     ".join(sanitize_to_width(line, 60) for line in text.split("\n")[:2])

@@ -97,7 +97,7 @@ class Composer(TextArea):
                 return False
             self.replace(completed, (0, 0), self.cursor_location)
             suggestions.close(self.text)
-            if key == "enter" and completed.startswith("/"):
+            if key == "enter" and completed.startswith("/") and not completed.endswith(" "):
                 self.post_message(self.Submitted(completed))
         elif key == "escape":
             suggestions.close(self.text)

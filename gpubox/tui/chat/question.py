@@ -21,7 +21,10 @@ from gpubox.tui.chat.markdown import cut_long_line
 from gpubox.tui.styled_lines import StyledLine, styled_line, wrap
 from gpubox.tui.widgets.lines import ScrollableLines
 
-TITLES = {"network": "Network, once", "ask": "The model asks", "go_on": "Go on?", "test": "Tests"}
+TITLES = {
+    "network": "Network, once", "ask": "The model asks", "go_on": "Go on?", "test": "Tests",
+    "permission": "Permission",
+}  # fmt: skip
 MAX_OPTIONS = 9
 WHY_NOT = "why not? The model reads it. ⏎ without a word: a plain no"
 ANSWER = "your answer"
@@ -74,8 +77,10 @@ class QuestionPane(Vertical, can_focus=True):
         *(Binding(str(number), f"choose({number})", show=False) for number in range(1, MAX_OPTIONS + 1)),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Callable[[], None]) -> None:
+        """``answered`` is called after each answer."""
         super().__init__()
+        self._answered = answered
         self.body = QuestionText(self._show_keys)
         self.line = AnswerLine(self.take_line)
         self.pending: list[tuple[OwnerQuestion, asyncio.Future[Answer], str]] = []
@@ -102,6 +107,7 @@ class QuestionPane(Vertical, can_focus=True):
         finally:
             self.pending = [item for item in self.pending if item[1] is not answer]
             self._show_next()
+            self._answered()
 
     def take_tab(self, typed_at: float) -> bool:
         """Takes the focus from the prompt while there is a question; a Tab right after a letter is a slip."""
@@ -114,11 +120,14 @@ class QuestionPane(Vertical, can_focus=True):
     # -- answers --------------------------------------------------------------------------------------
 
     def action_yes(self) -> None:
-        if (question := self.question) and question.kind != "ask":
+        if (question := self.question) and question.kind not in ("ask", "permission"):
             self._answer(Answer(True))
 
     def action_no(self) -> None:
-        self._open_line(WHY_NOT)
+        if (question := self.question) and question.kind == "permission":  # no agent reads why
+            self._answer(Answer(False))
+        else:
+            self._open_line(WHY_NOT)
 
     def action_write(self) -> None:
         if (question := self.question) and question.kind == "ask":
@@ -167,9 +176,12 @@ class QuestionPane(Vertical, can_focus=True):
         if self.line.display:
             text = "⏎ answers   esc back"
         elif self.has_focus:
-            text = f"{numbers} chooses   o another answer   n no answer" if question.kind == "ask" else "y yes   n no"
-            text += "   esc back"
-        elif question.kind == "ask":
+            keys = {
+                "ask": f"{numbers} chooses   o another answer   n no answer",
+                "permission": f"{numbers} chooses   n no",
+            }
+            text = f"{keys.get(question.kind, 'y yes   n no')}   esc back"
+        elif question.kind in ("ask", "permission"):
             text = f"tab, then {numbers if question.options else 'your answer'}"
         else:
             text = "tab, then y or n"
@@ -195,7 +207,17 @@ def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
     rows: list[StyledLine] = []
     for text in question.text.strip("\n").split("\n"):
         rows += wrap(styled_line((reveal_hidden(cut_long_line(text.expandtabs(4))), "")), width)
+    given = dict(question.call.arguments) if question.kind == "permission" and question.call else {}
+    command = str(given.pop("command", ""))
+    rows += _argument_rows("$ ", command if command not in question.text else "", width)
     for number, option in enumerate(question.options[:MAX_OPTIONS], 1):
         head = styled_line((f"{number}  ", "bold $primary"))
         rows += wrap(((reveal_hidden(cut_long_line(" ".join(option.split()))), ""),), width, head, (("   ", ""),))
+    for name, value in given.items():
+        rows += _argument_rows(f"{name}: ", value, width)
     return rows
+
+
+def _argument_rows(name: str, value: object, width: int) -> list[StyledLine]:
+    lines = f"{name}{value}".split("\n") if value else []
+    return [row for text in lines for row in wrap(((reveal_hidden(cut_long_line(text.expandtabs(4))), ""),), width)]

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 
@@ -17,10 +18,13 @@ from gpubox.tui.styled_lines import StyledLine, sanitize_to_width, shorten, styl
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.views.changes import count
 
+if TYPE_CHECKING:
+    from gpubox.agent.events import AgentCommand
+
 ROWS = 12
 NAMES_SECONDS = 5.0
 """The names of the workspace are read again after so long."""
-TITLE_CELLS = 11
+TITLE_CELLS, TITLE_CELLS_MAX = 11, 30
 NAMES_SHOWN = 50
 
 
@@ -29,6 +33,7 @@ class Suggestion:
     """One row: what is inserted, and what it does."""
 
     text: str
+    """With a space at its end it is not sent yet: more has to be typed."""
     about: str = ""
 
 
@@ -38,6 +43,21 @@ def commands(typed: str) -> list[Action]:
     begin = [action for action in actions if action.slash.startswith(typed)]
     named = [a for a in actions if a not in begin and len(typed) > 2 and typed in f"{a.title} {a.words}".lower()]
     return begin + named
+
+
+def agent_commands(typed: str, offered: Sequence[AgentCommand], agent: str) -> list[Suggestion]:
+    """Those of a hosted agent that have ``typed``. Where gpubox has a command of this name, ``//`` reaches the agent's.
+
+    Their names are typed: one that is not plain text is left out.
+    """
+    ours, rows = slash_actions(), []
+    for command in offered:
+        name = f"{'/' * (command.name in ours)}{command.name}"
+        if re.fullmatch(r"[\w.:-]{1,60}", command.name) and typed in name:
+            wants = f"{command.hint}: " if command.hint else ""
+            about = sanitize_to_width(" ".join(f"{agent}: {wants}{command.description}".split()), 400)
+            rows.append(Suggestion(f"/{name}{' ' * bool(command.hint)}", about))
+    return rows
 
 
 def best_names(query: str, names: Sequence[str]) -> list[str]:
@@ -66,9 +86,12 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
     KEY = "text"
     CURSOR_STYLES = ("on $cursor", "on $cursor")
 
-    def __init__(self, read_names: Callable[[], Awaitable[list[str]]]) -> None:
-        """``read_names`` returns the names of the workspace."""
+    def __init__(
+        self, read_names: Callable[[], Awaitable[list[str]]], offered: Callable[[str], list[Suggestion]]
+    ) -> None:
+        """``read_names`` returns the names of the workspace, ``offered`` a hosted agent's commands that fit a text."""
         super().__init__()
+        self._offered = offered
         self._read_names = read_names
         self._names: list[str] = []
         self._names_at = float("-inf")
@@ -78,16 +101,21 @@ class Suggestions(CursorRows[Suggestion], can_focus=False):
     def make_row(self, value: Suggestion, width: int) -> StyledLine:
         if not value.about:
             return styled_line(sanitize_to_width(value.text, width))
-        about = shorten(value.about, max(0, width - TITLE_CELLS))
-        return styled_line((value.text.ljust(TITLE_CELLS), "bold $primary"), (about, "$secondary"))
+        cells = min(TITLE_CELLS_MAX, max(TITLE_CELLS, *(len(each.text) + 2 for each in self.values)))
+        about, text = shorten(value.about, max(0, width - cells)), sanitize_to_width(value.text, cells - 1)
+        return styled_line((text.ljust(cells), "bold $primary"), (about, "$secondary"))
 
     def offer(self, text: str, before: str) -> None:
         """Shows what fits the prompt ``text``, of which ``before`` stands before the cursor."""
         if text == self._closed_at:
             return
         self._closed_at = ""
-        if before == text and (typed := re.fullmatch(r"/([^\s/]*)", text)):
-            self._show("command", [Suggestion(f"/{action.slash}", action.title) for action in commands(typed[1])])
+        if before == text and (typed := re.fullmatch(r"/(/?[^\s/]*)", text)):
+            ours = [Suggestion(f"/{action.slash}", action.title) for action in commands(typed[1])]
+            rows = ours + self._offered(typed[1])
+            self._show(
+                "command", sorted(rows, key=lambda row: (row.text.strip() != text, not row.text.startswith(text)))
+            )
         elif (query := being_named(before)) is not None:
             self.run_worker(self._offer_names(query), exclusive=True)
         else:

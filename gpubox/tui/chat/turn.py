@@ -22,17 +22,20 @@ from gpubox.tui.styled_lines import join_lines, styled_line, wrap_parts
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
-    from gpubox.agent.chat_log import Turn
+    from gpubox.agent.chat_log import ChatSettings, Turn
     from gpubox.agent.files_named import Prompt
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""
 REST_FACTOR = 12
 """After a drawing, the next one waits at least this many times as long as it took: drawing must not fill a core."""
+WAITS = "waits for you"
+"""State of a tool call."""
 MIN_SPEED_DELTAS = 5
 MIN_SPEED_SECONDS = 0.25
 PROTOCOL_LABELS = {
     "native": "",
+    "acp": "",
     "fenced": "tool calls as ```python blocks",
     "none": "no tools",
 }
@@ -43,7 +46,7 @@ class TurnProgress:
     """What a running turn is doing."""
 
     phase: str = "asks"
-    """asks | reads | thinks | answers | runs | waits | over"""
+    """starts | asks | reads | thinks | answers | runs | waits | stops | over"""
     round: int = 0
     rounds: int = 0
     budgets: e.RoundStarted | None = None
@@ -57,6 +60,10 @@ class TurnProgress:
     """When the current uninterrupted stretch of deltas started, by the caller's clock."""
     stretch_deltas: int = 0
     tool: str = ""
+    usage: e.UsageReported | None = None
+    """What a hosted agent says of its context."""
+    plan: str = ""
+    """How much of its plan is done."""
 
     def deltas_per_second(self, now: float) -> float | None:
         """An estimate of tg while the server reports none; too low if deltas hold several tokens."""
@@ -71,12 +78,16 @@ class TurnProgress:
 class TurnView:
     """The parts of one turn. ``parts`` grows, and only its last parts change."""
 
-    def __init__(self, prompt: str, answered_by: str = "") -> None:
+    def __init__(self, prompt: str, answered_by: str = "", agent: str = "") -> None:
+        """``agent``: the hosted agent that is asked."""
         self.prompt = prompt
         self.parts: list[turn_parts.TurnPart] = [turn_parts.PromptPart(prompt)]
         self.id = ""
         """The turn's id in the chat file; empty until the turn is written there."""
-        self.progress = TurnProgress()
+        self.progress = TurnProgress("starts", tool=agent) if agent else TurnProgress()
+        self.agent = agent
+        self.offers: e.AgentOffers | None = None
+        """What the agent offers."""
         self.over = False
         self.failed = False
         self.context_size_tokens: int | None = None
@@ -89,6 +100,11 @@ class TurnView:
         self._round_notes: list[turn_parts.LinesPart] = []
         self._compacted = False
         self._reread_from = ""
+        self._plan: turn_parts.PlanPart | None = None
+        self._own_usage = False
+        """Whether the context is what a hosted agent says of it."""
+        self._late_notes: list[turn_parts.TurnPart] = []
+        """Figures of a request that the gateway counted while the agent still passed its answer on."""
         self._round_start = 1
         """Index of the first part of the current round."""
 
@@ -145,21 +161,28 @@ class TurnView:
                 if call.code and isinstance(last := self.parts[-1], turn_parts.AnswerPart):
                     last.drop_code(call.code)
                 self._tool_call(call).state = "runs"
-                progress.phase, progress.tool, progress.stretch_started_at = "runs", call.name, None
+                progress.phase, progress.tool, progress.stretch_started_at = "runs", call.title or call.name, None
             case e.QuestionAsked(question):
                 progress.phase, progress.tool = "waits", ""
                 if question.call:
                     part = self._tool_call(question.call)
-                    part.state = "waits for you"
-                    part.changed()
-                    progress.tool = question.call.name
+                    part.state = WAITS
+                    progress.tool = question.call.title or question.call.name
             case e.ToolFinished(call, output):
-                part = self._tool_call(call)
-                part.output = output
-                part.changed()
+                self._tool_call(call).output = output
                 progress.phase = "asks"
+            case e.PlanChanged(steps):
+                self._show_plan(steps)
+            case e.AgentOffers():
+                self.offers = event
+                progress.phase = "asks" if progress.phase == "starts" else progress.phase
+            case e.UsageReported(used, size):
+                progress.usage = event
+                self._own_usage, self.context_used_tokens = True, used
+                self.context_size_tokens = size or self.context_size_tokens
             case e.RoundFinished():
-                self.context_used_tokens = event.timing.context_tokens
+                if not self._own_usage:
+                    self.context_used_tokens = event.timing.context_tokens
                 self._finish_round(event)
             case e.FilesChanged(files):
                 self._close_part()
@@ -178,6 +201,15 @@ class TurnView:
                 self._finish(totals, "")
             case _:
                 pass
+
+    def answered(self) -> None:
+        """The owner has answered: what asked goes on."""
+        waiting = [part for part in self._tool_calls.values() if part.output is None and part.state == WAITS]
+        for part in waiting:
+            part.state = "runs"
+            part.changed()
+        if self.progress.phase == "waits":
+            self.progress.phase = "runs" if waiting else "asks"
 
     def add_test(self, command: str, output: ToolOutput) -> None:
         self._close_part()
@@ -242,12 +274,27 @@ class TurnView:
         if isinstance(last, turn_parts.AnswerPart | turn_parts.ThinkingPart) and not last.over:
             last.over = True
             last.changed()
+        self.parts += self._late_notes
+        self._late_notes.clear()
+
+    def _show_plan(self, steps: Sequence[e.PlanStep]) -> None:
+        done = sum(step.status == "completed" for step in steps)
+        self.progress.plan = f"{done} of {len(steps)}" if steps else ""
+        if self._plan:
+            self._plan.steps = steps
+            self._plan.changed()
+        elif steps:
+            self._close_part()
+            self._plan = turn_parts.PlanPart(steps)
+            self.parts.append(self._plan)
 
     def _tool_call(self, call: ToolCall) -> turn_parts.ToolCallPart:
         part = self._tool_calls.get(call.id)
         if part is None:
             part = self._tool_calls[call.id] = turn_parts.ToolCallPart(call)
             self.parts.append(part)
+        part.call = call  # a hosted agent says more of it later
+        part.changed()
         return part
 
     def _add_note(self, mark: str, text: str) -> None:
@@ -255,8 +302,9 @@ class TurnView:
         self.parts.append(turn_parts.note_part(styled_line((mark, "$warning"), (sanitize_line(text), "$secondary"))))
 
     def _finish_round(self, event: e.RoundFinished) -> None:
-        self._close_part()
-        timing = event.timing
+        timing, hosted = event.timing, not self.progress.rounds
+        if not hosted:
+            self._close_part()
         self._reread_from = self._reread_from or timing.reread_from
         thinking = [part for part in self.parts if isinstance(part, turn_parts.ThinkingPart) and part.seconds is None]
         if thinking:
@@ -268,11 +316,15 @@ class TurnView:
                 last.tokens = timing.thinking_tokens
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
-        spans = turn_parts.round_spans(event.round, max(self.progress.rounds, event.round), timing)
-        gap = isinstance(self.parts[-1], turn_parts.AnswerPart)
+        spans = turn_parts.round_spans(event.round, self.progress.rounds, timing)
+        if hosted and timing.tg_tokens_per_second is timing.prefill_new_tokens is None:
+            return  # the gateway knows no figure of it
+        gap = isinstance(self.parts[-1], turn_parts.AnswerPart) and not self._late_notes
         note = turn_parts.LinesPart(lambda width: wrap_parts(spans, width), gap=gap)
         self._round_notes.append(note)
-        self.parts.append(note)
+        (self._late_notes if hosted else self.parts).append(note)
+        if getattr(self.parts[-1], "over", True):
+            self._close_part()
 
     def _finish(self, totals: e.TurnTotals, reason: str) -> None:
         self._close_part()
@@ -285,7 +337,8 @@ class TurnView:
         if totals.timing.wall_seconds:
             timing = msgspec.structs.replace(totals.timing, reread_from=self._reread_from)
             totals = msgspec.structs.replace(totals, timing=timing)
-            self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width)))
+            rest = self.agent or "gpubox"
+            self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width, rest)))
         self.over, self.progress.phase = True, "over"
 
 
@@ -297,7 +350,7 @@ def model_label(profile: str, build: str) -> str:
 def stored_turn_view(turn: Turn) -> TurnView:
     """A turn of a chat file as the screen showed it when it ended, or when gpubox was killed during it."""
     header = turn.header
-    view = TurnView(header.text, model_label(header.profile or header.model, header.build))
+    view = TurnView(header.text, model_label(header.profile or header.model, header.build), header.agent)
     view.id = turn.id
     for event in turn.events:
         if not isinstance(event, e.MessageAdded) or event.message.role == "user":
@@ -324,6 +377,8 @@ class TurnRunner:
         self._draw, self._clock = draw, clock
         self._task: asyncio.Task[None] | None = None
         self._chat: Chat | None = None
+        self._began: tuple[int, ChatSettings] | None = None
+        """The chat of the last turn, and its settings then."""
         self.stopped = False
         """Whether the owner stopped the turn."""
         self._dirty = asyncio.Event()
@@ -334,8 +389,11 @@ class TurnRunner:
 
     async def run(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
-        self.turn, self.running, self._started_at = turn, True, self._clock()
-        self._chat, self.stopped = chat, False
+        before, self.turn, self.running, self._started_at = self.turn, turn, True, self._clock()
+        began = (id(chat), chat.settings)
+        if turn.agent and began == self._began and before and not before.failed and not self.stopped:
+            turn.progress.phase = "asks"  # the agent runs already
+        self._chat, self.stopped, self._began = chat, False, began
         self._task = asyncio.create_task(self._consume(chat, turn, prompt))
         drawing = asyncio.create_task(self._draw_changes())
         try:
@@ -352,6 +410,12 @@ class TurnRunner:
             turn.stop()
             self._draw()
 
+    def answered(self) -> None:
+        """The owner has answered a question."""
+        if self.turn and self.running:
+            self.turn.answered()
+            self._dirty.set()
+
     def stop(self) -> None:
         """Stops the running turn and keeps its text. The second call does not wait for the final event."""
         if not (self._task and not self._task.done() and self._chat):
@@ -359,6 +423,8 @@ class TurnRunner:
         if self.stopped or not self._chat.stop():
             self._task.cancel()
         self.stopped = True
+        if self.turn:
+            self.turn.progress.phase = "stops"
 
     async def _consume(self, chat: Chat, turn: TurnView, prompt: Prompt) -> None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.agent.events import ChangedFile, RoundTiming, TurnTotals
+from gpubox.agent.events import ChangedFile, PlanStep, RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.diff_lines import change_rows, diff_rows, file_line
@@ -174,6 +174,33 @@ class SummaryPart(TurnPart):
         return [title, *_text_rows(self.text, "$quiet", width, BAR, BAR)]
 
 
+class PlanPart(TurnPart):
+    """A hosted agent's plan as it is now. Folded: the steps around the one it is at."""
+
+    folds = True
+
+    def __init__(self, steps: Sequence[PlanStep]) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def make(self, width: int) -> list[StyledLine]:
+        done = sum(step.status == "completed" for step in self.steps)
+        rows: list[StyledLine] = [(("plan ", "$quiet"), (f"{done} of {len(self.steps)} done", "bold"))]
+        at = next((index for index, step in enumerate(self.steps) if step.status != "completed"), len(self.steps))
+        limit = UNFOLDED_LINES if self.open else FOLDED_LINES
+        first = max(0, min(at - 2, len(self.steps) - limit))
+        if first:
+            rows.append((*INDENT, (f"… {count(first, 'step')} before", "$quiet")))
+        for step in self.steps[first : first + limit]:
+            mark, colour, style = STEP_STYLES[step.status]
+            text = sanitize_line(cut_long_line(" ".join(step.text.split())))
+            lines = wrap(((text, style),), width, styled_line((f"{mark} ", colour)), INDENT)
+            rows += _fold_rows(lines, UNFOLDED_LINES if self.open else 2)
+        if (left := len(self.steps) - first - limit) > 0:
+            rows.append((*INDENT, (f"… {count(left, 'more step')}", "$quiet")))
+        return rows
+
+
 class AnswerPart(TurnPart):
     """Visible text, as Markdown."""
 
@@ -215,6 +242,10 @@ STOP_REASONS = {
     "cancelled": "stopped", "denied": "you refused", "refused": "refused",
 }  # fmt: skip
 """``ToolOutput.ended_by`` -> its label."""
+STEP_STYLES = {
+    "completed": ("✓", "$success", "$quiet"), "in_progress": ("●", "$accent", "bold"), "pending": ("○", "$quiet", ""),
+}  # fmt: skip
+"""Status of a step of a plan -> mark, its colour, the style of the text."""
 _FILE_TEXTS = ("content", "edits", "old", "new")
 """Arguments of the file tools that a diff shows better."""
 
@@ -265,10 +296,11 @@ class ToolCallPart(TurnPart):
         if self.call.code:
             code = "\n".join(cut_long_line(text.expandtabs(4)) for text in self.call.code.strip("\n").split("\n"))
             return [row for source in highlight_code(code, self.call.language) for row in wrap_hard(source, width)]
-        rows: list[StyledLine] = []
+        title = sanitize_line(cut_long_line(" ".join(self.call.title.split())))
+        rows = _fold_rows(wrap(((title, "bold"),), width), 3) if title else []
         diff = self.output.diff if self.output else ""
         for name, value in self.call.arguments.items():
-            if not (diff and name in _FILE_TEXTS):
+            if not (diff and name in _FILE_TEXTS) and (not title or (name == "command" and str(value) not in title)):
                 shown = " · ".join(map(str, value)) if isinstance(value, list) else str(value)
                 text = sanitize_line(cut_long_line(" ⏎ ".join(shown.split("\n"))))
                 rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
@@ -385,14 +417,18 @@ END_REASONS = {
 """Why a turn ended without a complete answer -> its label."""
 
 
-def waterfall(totals: TurnTotals, reason: str, width: int) -> list[StyledLine]:
-    """The figures of the turn, the bar of its time, and the bar's legend."""
+def waterfall(totals: TurnTotals, reason: str, width: int, rest: str = "gpubox") -> list[StyledLine]:
+    """The figures of the turn, the bar of its time, and the bar's legend. ``rest``: who took the rest of the time."""
     parts = time_shares(totals.timing, width)
     if not parts:
         return []
     bar: StyledLine = tuple(("█" * size, colour) for _, colour, _, size in parts)
     legend = [
-        styled_line(("■ ", colour), (f"{label} ", "$quiet"), f"{s:.1f} s" if 0.0995 <= s < 1 else units.duration(s))
+        styled_line(
+            ("■ ", colour),
+            (f"{rest if label == 'gpubox' else label} ", "$quiet"),
+            f"{s:.1f} s" if 0.0995 <= s < 1 else units.duration(s),
+        )
         for label, colour, s, _ in parts
     ]
     return [*wrap_parts(_summary_spans(totals, reason), width), bar, *wrap_parts(legend, width, "  ")]
@@ -451,5 +487,6 @@ def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list
 
 
 def round_spans(number: int, rounds: int, timing: RoundTiming) -> list[StyledLine]:
-    """One round of several: ``round 2/5   70.4 tok/s   prompt 73 read, 566 reused``."""
-    return [styled_line((f"round {number}/{rounds}", "$quiet")), *_speed_spans(timing)]
+    """One round of several: ``round 2/5   70.4 tok/s   prompt 73 read, 566 reused``; no ``rounds``: without a limit."""
+    limit = f"/{max(rounds, number)}" if rounds else ""
+    return [styled_line((f"round {number}{limit}", "$quiet")), *_speed_spans(timing)]
