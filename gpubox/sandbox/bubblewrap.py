@@ -167,7 +167,9 @@ def _parents(path: str) -> list[str]:
 
 
 def _devices(policy: Policy) -> list[str]:
-    """Five devices. No terminal, no pseudo-terminals, no GPU."""
+    """Five devices. No terminal, no GPU; pseudo-terminals of its own only for a program that stays."""
+    if policy.resident:
+        return ["--dev", "/dev", *_scratch(policy, "/dev/shm"), "--remount-ro", "/dev"]
     argv: list[str] = []
     for name in _DEVICES:
         argv += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]

@@ -158,6 +158,7 @@ def compile_filter(
         program.only("socket", 0, (_AF_INET, _AF_INET6))
     allowed = (_BY_ARGUMENT | _ONLY_SHARED) - (refused - SIGNALLING if signals else refused)
     if resident:
+        allowed |= {"inotify_init", "inotify_init1"}
         program.only("clone", 0, (0, _SIGCHLD), _EXIT_SIGNAL)
         program.when("prctl", [(0, _JEQ, _PR_SET_PDEATHSIG), (1, _JEQ, _SIGCONT)])
     else:

@@ -124,6 +124,18 @@ async def test_a_turn_begins_with_the_view_and_ends_in_the_layer(walls: Sandbox,
     assert world.survivors() == []
 
 
+async def test_it_may_watch_files_and_have_terminals_of_its_own(walls: Sandbox, world: World) -> None:
+    """opencode hangs in a git repository where inotify fails, and Qwen Code runs no command without a terminal."""
+    watch = (
+        "import ctypes; libc = ctypes.CDLL(None); w = libc.inotify_init1(0); wd = libc.inotify_add_watch(w, b'.', 256)"
+    )
+    terminal = "import os, pty; pid, fd = pty.fork(); pid or os.execlp('tty', 'tty'); text = os.read(fd, 99); os.wait()"
+    async with agent(walls, world, ECHO) as resident:
+        await resident.begin_turn((world.top,))
+        assert await said(resident, f"{watch}; print(wd, end=' ')") == "1 done\n"
+        assert await said(resident, f"{terminal}; print(text, end=' ')") == "b'/dev/pts/0\\r\\n' done\n"
+
+
 async def test_nothing_moves_while_its_copy_is_read(
     walls: Sandbox, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

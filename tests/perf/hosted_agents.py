@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -175,17 +176,21 @@ def ended(events: list[AgentEvent]) -> str:
 
 async def one(paths: Paths, agent: str, folder: Path, *, is_open: bool) -> dict[str, str]:
     (folder / "calc.py").write_text(BROKEN)
+    git = "git init -q . && git add . && git -c user.name=a -c user.email=a@example.org commit -qm one"
+    await asyncio.to_thread(subprocess.run, git, shell=True, cwd=folder, check=True)
     desk, told = Desk(paths, agent, folder, is_open=is_open), dict[str, str]()
     chat = desk.chat()
     began = time.monotonic()
     try:
         events = await send(chat, "TASK FIX: remember that add is wrong, and mend it")
         told["first"] = f"{time.monotonic() - began:.1f} s"
-        tools = [event.output.ok for event in events if isinstance(event, ToolFinished)]
+        outputs = [event.output for event in events if isinstance(event, ToolFinished)]
+        tools = [output.ok for output in outputs]
         rounds = sum(isinstance(event, RoundFinished) for event in events)
         changed = [change.path for change in await chat.changes()]
-        good = ended(events) == "answered" and len(tools) >= 3 and rounds >= 4
-        told["turn"] = "ok" if good else f"{ended(events)}, tools {tools}, {rounds} rounds"
+        ran = any(line in ("3", "Output: 3") for output in outputs for line in output.text.split("\n"))
+        good = ended(events) == "answered" and len(tools) >= 3 and rounds >= 4 and ran
+        told["turn"] = "ok" if good else f"{ended(events)}, tools {tools}, {rounds} rounds, ran {ran}"
         told["edit"] = "ok" if changed == ["calc.py"] and (folder / "calc.py").read_text() == BROKEN else f"{changed}"
         desk.answer = Answer(False)
         events = await send(chat, "TASK RUN: make a file")
