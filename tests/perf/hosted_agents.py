@@ -1,9 +1,10 @@
 """Real coding agents, hosted: a scripted model behind the real gateway has each read, edit and run, be denied a
 permission, be stopped, come back in another process, and be undone.
 
-    python -m tests.perf.hosted_agents [--times N] [--open] AGENT...
+    python -m tests.perf.hosted_agents [--times N] [--open] [--real URL] AGENT...
 
-``--open``: without walls. The programs are looked for on PATH. A HOME of one's own is advised.
+``--open``: without walls. ``--real``: a llama-server that reads every prompt; its usage and timings are passed on. The
+programs are looked for on PATH. A HOME of one's own is advised.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from contextlib import aclosing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gpubox.acp.host import AgentOnBox, host_agents
 from gpubox.acp.hosted_turn import Started
@@ -45,6 +47,9 @@ class Model(BaseHTTPRequestHandler):
     """A model that follows the last prompt: FIX reads, edits and runs; SLOW speaks without end; else it answers."""
 
     protocol_version = "HTTP/1.1"
+    real = ""
+    read: ClassVar[dict[str, Any]] = {"usage": {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}}
+    """What a real server said of the request."""
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
@@ -59,6 +64,13 @@ class Model(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.real:
+            asked = {key: value for key, value in request.items() if key not in ("stream_options", "stream")}
+            body = json.dumps({**asked, "max_tokens": 1, "cache_prompt": True}).encode()
+            headers = {"content-type": "application/json"}
+            with urllib.request.urlopen(urllib.request.Request(f"{self.real}{self.path}", body, headers)) as reply:
+                said = json.load(reply)
+                Model.read = {"usage": said["usage"], "timings": said["timings"]}
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
@@ -108,10 +120,9 @@ class Model(BaseHTTPRequestHandler):
         self._say(f"Done. I was told {len(texts)} things, {len(said)} to remember.")
 
     def _event(self, delta: dict[str, Any], finish: str | None = None) -> None:
-        usage = {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         value = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "box", "choices": [choice]}
-        self.wfile.write(b"data: " + json.dumps(value | ({"usage": usage} if finish else {})).encode() + b"\n\n")
+        self.wfile.write(b"data: " + json.dumps(value | (self.read if finish else {})).encode() + b"\n\n")
         self.wfile.flush()
 
     def _call(self, name: str, given: dict[str, Any]) -> None:
@@ -226,7 +237,9 @@ async def main() -> int:
     parser.add_argument("agents", nargs="+")
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--open", action="store_true")
+    parser.add_argument("--real", default="")
     arguments = parser.parse_args()
+    Model.real = arguments.real
     server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     paths = Paths.default()
