@@ -56,8 +56,6 @@ COMMANDS = {
     "drop": ("Drop what waits", "why, for the model"),
     "undo": ("Take the last turn back, its files too", "keep, to leave the files that you changed since"),
     "redo": ("Take the undo back", "keep"),
-    "test": ("Run the project's tests over the changes", "the command, to confirm it"),
-    "compact": ("Sum the conversation up", ""),
 }
 _ENDS = {"rounds": "max_turn_requests", "tokens": "max_tokens", "length": "max_tokens", "wall": "max_turn_requests"}
 _MAX_READ = 64
@@ -74,7 +72,7 @@ class EditorSession:
         self.chat.take_at_end = False
         if new:
             self.chat.rename_to(name)
-        self.profile = ProfileChoice(paths, config, editor, name)
+        self.profile = ProfileChoice(paths, editor, name)
         self._work, self._busy, self._cancelled = Stoppable(), False, False
         self._question_shown = asyncio.Event()
 
@@ -87,15 +85,9 @@ class EditorSession:
         """Its modes, and the same and the profiles as options."""
         mode = self.chat.settings.apply
         modes = [{"id": key, "name": name, "description": text} for key, (name, text) in MODES.items()]
-        option: dict[str, Any] = {
-            "id": "mode",
-            "name": "Changes",
-            "category": "mode",
-            "type": "select",
-            "currentValue": mode,
-        }
-        option["options"] = [{"value": each.pop("id"), **each} for each in map(dict, modes)]
-        options = [option, await self.profile.option()]
+        about = {"id": "mode", "name": "Changes", "category": "mode", "type": "select", "currentValue": mode}
+        values = [{"value": key, "name": name, "description": text} for key, (name, text) in MODES.items()]
+        options = [{**about, "options": values}, await self.profile.option()]
         return {"modes": {"currentModeId": mode, "availableModes": modes}, "configOptions": options}
 
     def work_in(self, folder: str) -> None:
@@ -311,16 +303,6 @@ class EditorSession:
         elif name == "diff":
             text = "".join(map(unified, await self.chat.changes()))
             await self._show({"sessionUpdate": "agent_message_chunk", **shown.fenced(text or "Nothing waits.", "diff")})
-        elif name == "compact":
-            await self._show(shown.note(await self.chat.compact()))
-        elif name == "test":
-            confirmed, proposed = await self.chat.test_command()
-            if proposed and not (rest or confirmed):
-                raise UsageError("No test command is confirmed.", f"/test {proposed} confirms what the project names.")
-            if rest:
-                await self.chat.confirm_test(rest)
-            for update in shown.updates(await self.chat.run_test(), None):
-                await self._show(update)
         else:
             events = (event for turn in self.chat.log.turns.values() for event in turn.events if rest == "keep")
             keep = {file.path for event in events if isinstance(event, FilesChanged) for file in event.files}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,6 @@ from gpubox import __version__
 from gpubox.acp.editor import Editor
 from gpubox.acp.editor_session import EditorSession
 from gpubox.agent.chat_files import chat_summaries, free_name
-from gpubox.agent.endpoint import find_endpoint
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, McpServer
 from gpubox.errors import GpuboxError
@@ -25,9 +23,6 @@ from gpubox.server.responses import json_object
 
 PROTOCOL_VERSION = 1
 _NOT_YET, _NOT_FOUND = -32600, -32002
-_PAGE = 100
-"""Sessions in one answer of ``session/list``."""
-_LOOK_SECONDS = 3.0
 
 
 class EditorAgent:
@@ -78,20 +73,12 @@ class EditorAgent:
         if type(params.get("protocolVersion")) is not int:
             raise RpcError("protocolVersion is a number.", BAD_PARAMETERS)
         self._editor.introduce(json_object(params.get("clientCapabilities")))
-        sees = False
-        with contextlib.suppress(GpuboxError, TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
-                client = (await find_endpoint(self._paths, self._config)).client()
-                try:
-                    sees = json_object((await client.props()).get("modalities")).get("vision") is True
-                finally:
-                    await client.close()
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentInfo": {"name": "gpubox", "title": "gpubox", "version": __version__},
             "agentCapabilities": {
                 "loadSession": True,
-                "promptCapabilities": {"image": sees, "audio": False, "embeddedContext": True},
+                "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
                 "mcpCapabilities": {"http": False, "sse": False},
                 "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
             },
@@ -141,17 +128,13 @@ class EditorAgent:
         return EditorSession(self._paths, config, self._editor, name, new=new, any_workdir=self._any_workdir)
 
     async def _list(self, params: dict[str, Any]) -> dict[str, Any]:
-        cursor, folder = params.get("cursor") or "0", params.get("cwd")
-        if not (isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10):
-            raise RpcError("This cursor is none of mine.", BAD_PARAMETERS)
-        chats = [each for each in await run_in_thread(chat_summaries, self._paths) if each.workdir and not each.problem]
-        chats = [each for each in chats if folder in (None, each.workdir)]
-        first, last = int(cursor), int(cursor) + _PAGE
+        folder = params.get("cwd")
         listed = [
             {"sessionId": each.name, "cwd": each.workdir, "title": each.title, "updatedAt": each.changed_at}
-            for each in chats[first:last]
+            for each in await run_in_thread(chat_summaries, self._paths)
+            if each.workdir and not each.problem and folder in (None, each.workdir)
         ]
-        return {"sessions": listed, **({"nextCursor": str(last)} if len(chats) > last else {})}
+        return {"sessions": listed}
 
     async def _close(self, params: dict[str, Any]) -> dict[str, Any]:
         session = self._known(params)

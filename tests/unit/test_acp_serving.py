@@ -19,7 +19,6 @@ from gpubox.agent.chat_files import load_chat
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
-from gpubox.server.events import Step, StepDone, StepFailed, StepStarted
 from tests.acp_editor import DEFS, REQUESTS, editor
 from tests.scripted_server import Play, ScriptedServer, call, says
 
@@ -51,7 +50,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
         return server
 
     monkeypatch.setattr(chat_module, "find_endpoint", find)
-    monkeypatch.setattr("gpubox.acp.serving.find_endpoint", find)
     yield play
 
 
@@ -392,50 +390,31 @@ async def test_each_request_of_the_protocol_is_answered(paths: Paths, project: P
         assert error["message"] == "No server is running that could answer. Start one."
 
 
-class SwitchingBox:
-    """Stands for the Supervisor: a busy server, and a profile that would not fit."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *fails: str) -> None:
-        self.fails, self.runs, self.tries = [*fails], "coder", list[dict[str, Any]]()
-        monkeypatch.setattr("gpubox.planner.supervisors.make_supervisor", self._make)
-        monkeypatch.setattr(ProfileChoice, "_running", lambda _: self.runs)
-
-    def _make(self, paths: Paths, config: Any, instance: str, emit: Any, **how: Any) -> Any:
-        self.emit, self.how = emit, how
-        return self
-
-    async def switch(self, profile: Any, **how: Any) -> None:
-        self.tries.append({**self.how, **how})
-        failure = self.fails.pop(0) if self.fails else ""
-        self.emit(StepStarted(Step.WAIT if failure == "busy" else Step.LOAD, profile.name))
-        if failure == "memory":
-            raise GpuboxError("It would not fit.", code=ExitCode.WOULD_NOT_FIT)
-        if failure:
-            self.emit(StepFailed(Step.CHECK, profile.name, f"It is {failure}."))
-            raise GpuboxError(f"It is {failure}.")
-        self.emit(StepDone(Step.LOAD, profile.name, 1.0))
-        await asyncio.sleep(0)
-        self.runs = profile.name
-
-
 async def test_another_profile_answers_from_the_next_prompt_on(
     paths: Paths, project: Path, script: Script, write_profile: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_profile("other", 'model = "/models/x.gguf"\n')
-    box = SwitchingBox(monkeypatch, "memory", "busy")
+    runs, switches, broken = ["coder"], list[tuple[str, ...]](), list[str]()
+
+    async def switch(*words: str, note: Callable[[str], None]) -> None:
+        switches.append(words)
+        note("✓ load other  1.0 s")
+        if broken:
+            raise GpuboxError("It is broken.")
+        runs.append(words[-1])
+
+    monkeypatch.setattr("gpubox.acp.profile_choice.run_json_verb", switch)
+    monkeypatch.setattr(ProfileChoice, "_running", lambda _: runs[-1])
     async with script(says("I am other.")), editor(paths) as (there, _):
         session = await there.start(project)
         chosen = await there.get("session/set_config_option", sessionId=session, configId="model", value="other")
-        assert chosen["configOptions"][1]["currentValue"] == "other" and not box.tries
-        there.reply = chooses("anyway", "now")
+        assert chosen["configOptions"][1]["currentValue"] == "other" and not switches
         assert await there.turn(session, "Who are you?") == "end_turn"
-        assert [(each["anyway"], each["stop_now"], each["wait"]) for each in box.tries] == [
-            (False, False, 0), (True, False, 0), (True, True, 0)
-        ]  # fmt: skip
+        assert switches == [("switch", "--json", "--", "other")]
         assert there.of("tool_call")[0]["title"] == "Switch to other"
         shown = there.of("tool_call_update")
         assert shown[-1]["status"] == "completed" and "✓ load other" in json.dumps(shown, ensure_ascii=False)
-        box.fails = ["broken"]
+        broken.append("yes")
         await there.get("session/set_config_option", sessionId=session, configId="model", value="demo")
         assert (await there.prompt(session, "And now?"))["error"]["message"] == "It is broken."
         assert there.of("tool_call_update")[-1]["status"] == "failed"
