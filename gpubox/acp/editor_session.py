@@ -343,10 +343,11 @@ def read_blocks(
 
 def _name_of(uri: str, workspace: Workspace | None) -> str:
     """The path in the workspace, else the address as it is; on one line, as a prompt names a file."""
-    parts, name = urlsplit(uri), uri
-    if parts.scheme in ("", "file"):
-        name = unquote(parts.path)
-        with contextlib.suppress(GpuboxError):
+    name = uri
+    with contextlib.suppress(GpuboxError, ValueError):  # ValueError: it is no address
+        parts = urlsplit(uri)
+        if parts.scheme in ("", "file"):
+            name = unquote(parts.path)
             name = "/".join(workspace.parts(name)) if workspace else name
     return "".join(char for char in name if char.isprintable() and char != '"')
 

@@ -99,14 +99,14 @@ class EditorAgent:
         return {"sessionId": name, **await self._begin(session)}
 
     async def _open(self, params: dict[str, Any], *, replay: bool = False) -> dict[str, Any]:
-        name, folder = _text(params, "sessionId"), _folder(params)
+        name, folder = _text(params, "sessionId"), await run_in_thread(Path(_folder(params)).resolve)
         if not (session := self._sessions.get(name)):
             try:
                 session = self._session(name, params, new=False)
             except GpuboxError as error:
                 raise RpcError(f"{error.message} {error.hint}".strip(), _NOT_FOUND) from None
         works_in = session.chat.settings.workdir
-        if works_in and Path(works_in) != await run_in_thread(Path(folder).resolve):
+        if works_in and Path(works_in) != folder:
             if name not in self._sessions:
                 await session.close()
             raise RpcError(f"The session {name} works in {works_in}.", BAD_PARAMETERS)
@@ -173,7 +173,7 @@ def _text(params: dict[str, Any], name: str) -> str:
 
 def _folder(params: dict[str, Any]) -> str:
     folder = _text(params, "cwd")
-    if not folder.startswith("/"):
+    if not folder.startswith("/") or "\0" in folder:
         raise RpcError("cwd is an absolute path.", BAD_PARAMETERS)
     return folder
 
@@ -183,8 +183,7 @@ def _mcp_servers(given: Any) -> dict[str, McpServer]:
     servers = {}
     for each in given if isinstance(given, list) else []:
         match each:
-            case {"name": str(name), "command": str(command), "args": list(args)}:
-                pairs = [pair for pair in each.get("env") or () if isinstance(pair, dict)]
-                env = {str(pair.get("name")): str(pair.get("value")) for pair in pairs}
+            case {"name": str(name), "command": str(command), "args": list(args), "env": list(pairs)}:
+                env = {str(pair.get("name")): str(pair.get("value")) for pair in map(json_object, pairs)}
                 servers[re.sub(r"[^\w-]+", "-", name)] = McpServer((command, *map(str, args)), env)
     return servers

@@ -27,10 +27,14 @@ async def run_verb(*words: str, note: Callable[[str], None] | None = None) -> tu
 
     Cancelling it interrupts the verb as Ctrl-C does, and waits for its end.
     """
-    process = await asyncio.create_subprocess_exec(
-        *own_program("gpubox.cli.entry", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE,
-        limit=MAX_LINE, start_new_session=True,
-    )  # fmt: skip
+    title = f"`gpubox {' '.join(words)[:80]}`"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *own_program("gpubox.cli.entry", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE,
+            limit=MAX_LINE, start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a word
+        raise GpuboxError(f"{title} cannot be run: {error}.") from None
     assert process.stdout and process.stderr
 
     async def lines(stderr: asyncio.StreamReader) -> str:
@@ -54,7 +58,7 @@ async def run_verb(*words: str, note: Callable[[str], None] | None = None) -> tu
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([reading])
         if isinstance(error, TimeoutError):
-            raise GpuboxError(f"`gpubox {' '.join(words)}` did not answer within {READ_SECONDS:g} s.") from None
+            raise GpuboxError(f"{title} did not answer within {READ_SECONDS:g} s.") from None
         raise
     return out.decode("utf-8", "replace"), err
 
@@ -65,7 +69,7 @@ async def run_json_verb(*words: str, note: Callable[[str], None] | None = None) 
     try:
         values: dict[str, Any] = read_json(out)
     except ValueError:
-        raise GpuboxError(err or f"`gpubox {' '.join(words)}` printed nothing.") from None
+        raise GpuboxError(err or f"`gpubox {' '.join(words)[:80]}` printed nothing.") from None
     if values.get("ok") is False:
         raise GpuboxError(values["error"], values["hint"] or "", code=ExitCode(values["exit_code"]))
     return values

@@ -380,13 +380,15 @@ async def test_each_request_of_the_protocol_is_answered(paths: Paths, project: P
                 )
                 assert "gpubox failed" not in json.dumps(answer), (method, params, answer)
         assert (await there.error("session/fly"))["code"] == -32601
-        session = (await there.get("session/new", cwd=str(project), mcpServers=[{"name": 1}, 2]))["sessionId"]
+        odd = [{"name": 1}, 2, {"name": "a", "command": "b", "args": [], "env": 3}]
+        session = (await there.get("session/new", cwd=str(project), mcpServers=odd))["sessionId"]
+        assert "absolute path" in (await there.error("session/new", cwd="/a\0b", mcpServers=[]))["message"]
         for wrong in (("mode", "fly"), ("model", "no-such"), ("speed", "1")):
             chosen = dict(zip(("configId", "value"), wrong, strict=True))
             assert await there.error("session/set_config_option", sessionId=session, **chosen)
         assert "cannot be used" in (await there.error("session/new", cwd="/no/such", mcpServers=[]))["message"]
         assert "is a system folder" in (await there.error("session/new", cwd="/etc", mcpServers=[]))["message"]
-        error = (await there.prompt(session, "Hello"))["error"]
+        error = (await there.prompt(session, {"type": "resource_link", "uri": "file://[a", "name": "a"}))["error"]
         assert error["message"] == "No server is running that could answer. Start one."
 
 
