@@ -115,13 +115,13 @@ class EditorSession:
             for update in shown.replayed(turn, self._workspace):
                 await self._show(update)
 
-    async def tell_commands(self) -> None:
+    def tell_commands(self) -> None:
         """Says which commands there are."""
         listed = [
             {"name": name, "description": text, **({"input": {"hint": hint}} if hint else {})}
             for name, (text, hint) in COMMANDS.items()
         ]
-        await self._show({"sessionUpdate": "available_commands_update", "availableCommands": listed})
+        self._editor.tell(self.id, {"sessionUpdate": "available_commands_update", "availableCommands": listed})
 
     async def prompt(self, blocks: Sequence[dict[str, Any]]) -> str:
         """Answers, and returns the ``stopReason``. Raises GpuboxError, also while another one is answered."""
@@ -286,8 +286,10 @@ class EditorSession:
                 await self._editor.write(self.id, str(live.folders[0] / path), now)
 
     async def _read_all(self, paths: Sequence[str]) -> dict[str, str | None]:
-        asked = paths[:_MAX_READ]
-        return dict(zip(asked, await asyncio.gather(*map(self._read, asked)), strict=True))
+        texts: dict[str, str | None] = {}
+        for asked in (paths[start : start + _MAX_READ] for start in range(0, len(paths), _MAX_READ)):
+            texts |= zip(asked, await asyncio.gather(*map(self._read, asked)), strict=True)
+        return texts
 
     async def _read(self, path: str) -> str | None:
         return await self._editor.read(self.id, str(Path(self.chat.settings.workdir) / path))

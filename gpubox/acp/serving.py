@@ -32,7 +32,6 @@ class EditorAgent:
         self._paths, self._config, self._any_workdir = paths, config, any_workdir
         self._editor = Editor()
         self._sessions: dict[str, EditorSession] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._methods: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "initialize": self._initialize,
             "session/new": self._new,
@@ -51,9 +50,6 @@ class EditorAgent:
         try:
             return await peer.run()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.gather(*(each.close() for each in self._sessions.values()), return_exceptions=True)
             peer.close()
 
@@ -117,9 +113,7 @@ class EditorAgent:
         if replay:
             await session.replay()
         offers = await session.offers()
-        task = asyncio.create_task(session.tell_commands())  # behind this answer: the editor must know the session
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        asyncio.get_running_loop().call_soon(session.tell_commands)  # behind this answer: the editor knows it then
         return offers
 
     def _session(self, name: str, params: dict[str, Any], *, new: bool) -> EditorSession:

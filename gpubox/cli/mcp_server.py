@@ -15,6 +15,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
 from gpubox.paths import shipped
 from gpubox.sanitize import sanitize_line, sanitize_text
+from gpubox.server.responses import json_object
 from gpubox.server.verb_process import run_json_verb, run_verb
 from gpubox.toml_table import closest_match
 from gpubox.views.marks import MEMORY
@@ -140,8 +141,8 @@ class McpBox:
         raise RpcError(f"gpubox has no method {method!r:.80}.", NO_SUCH_METHOD)
 
     def _begin(self, params: dict[str, Any]) -> dict[str, Any]:
-        offered, wanted = params.get("capabilities"), params.get("protocolVersion")
-        asks = offered.get("elicitation") if isinstance(offered, dict) else None
+        asks = json_object(params.get("capabilities")).get("elicitation")
+        wanted = params.get("protocolVersion")
         self._can_ask = isinstance(asks, dict) and (not asks or "form" in asks)
         return {
             "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
@@ -151,7 +152,7 @@ class McpBox:
         }
 
     async def _call(self, params: dict[str, Any]) -> dict[str, Any]:
-        name, meta = params.get("name"), params.get("_meta")
+        name = params.get("name")
         if not isinstance(name, str) or (tool := TOOLS.get(name)) is None:
             near = closest_match(str(name), TOOLS)
             hint = f"Did you mean {near}?" if near else f"There are: {', '.join(TOOLS)}."
@@ -161,7 +162,7 @@ class McpBox:
             if not tool.verb:
                 text, values = _search(words[1])
             elif tool.verb == "switch":
-                text, values = await self._switch(words[1], meta if isinstance(meta, dict) else {})
+                text, values = await self._switch(words[1], json_object(params.get("_meta")))
             else:  # both forms at once: one for who reads, one for who computes
                 text, values = await _all(self._text(*tool.verb.split(), *words), self._json(tool.verb, *words))
         except GpuboxError as error:
@@ -218,7 +219,7 @@ class McpBox:
             raise GpuboxError(f"Nothing is changed: this client cannot ask the owner. {question}", hint)
         form = {"message": sanitize_line(question), "requestedSchema": {"type": "object", "properties": {}}}
         reply = await self._peer.request("elicitation/create", form, seconds=ASK_SECONDS, withdraw=_CANCELLED)
-        if not isinstance(reply, dict) or reply.get("action") != "accept":
+        if json_object(reply).get("action") != "accept":
             raise GpuboxError("Nothing is changed: the owner did not agree.", "Go on with what runs.")
 
 

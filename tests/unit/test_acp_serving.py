@@ -193,6 +193,18 @@ async def test_unsaved_changes_are_read_and_never_overwritten(paths: Paths, proj
         assert (project / "a.py").read_text() == "def f():\n    return 2\n" and not buffers.written
 
 
+async def test_of_many_files_each_with_unsaved_changes_is_left(
+    paths: Paths, project: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpubox.acp.editor_session._MAX_READ", 1)
+    other = tool("edit", path="b.txt", edits=[{"old": "two", "new": "2"}])
+    async with script(EDIT, other, says("Done.")), editor(paths) as (there, _):
+        session = await there.start(project, **FILES)
+        there.reply = Buffers(project, **{"b.txt": "one\ntwo\nmine\n"})
+        await there.turn(session, "Do it.")
+        assert (project / "b.txt").read_text() == "one\ntwo\n" and "b.txt is left" in there.said()
+
+
 async def test_an_editor_that_still_shows_the_old_text_gets_the_new_one(
     paths: Paths, project: Path, script: Script
 ) -> None:
