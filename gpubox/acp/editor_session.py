@@ -140,7 +140,7 @@ class EditorSession:
 
     def cancel(self) -> None:
         """Stops what ``prompt`` does."""
-        if self._busy and not self._cancelled:  # a second time would cut off what puts an old server back
+        if self._busy and not self._cancelled:
             self._cancelled = True
             if not self.chat.stop():
                 self._work.stop()
