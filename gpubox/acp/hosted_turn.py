@@ -43,7 +43,7 @@ class AgentProcess(Protocol):
     async def begin_turn(self, layers: tuple[Path, ...]) -> None:
         """Its copy becomes what the workspace under ``layers`` is. Raises GpuboxError."""
 
-    async def end_turn(self) -> tuple[str, ...]:
+    async def end_turn(self) -> None:
         """What it changed goes into the top layer. Raises GpuboxError."""
 
     async def close(self) -> None:
