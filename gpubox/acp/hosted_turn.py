@@ -183,6 +183,7 @@ class HostedRun:
             raise GpuboxError(flood.result() if flood.done() else silence.result())
         finally:
             self.session = None
+            self.stopped.set()  # a question that is still open is over, too
             for each in waits:
                 each.cancel()
             await asyncio.wait(waits)
