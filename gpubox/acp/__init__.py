@@ -2,6 +2,7 @@
 
 host.py            hosts an agent for a chat: in walls, at the gateway
 registry.py        which agents there are, where one is installed, what starts it
+in_terminal.py     an agent in the owner's terminal, in the same walls
 hosted.py          one agent of one chat: process, session, turns
 hosted_turn.py     one running turn of it
 protocol.py        what is read of an agent's messages (pure)

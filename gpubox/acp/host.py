@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.sandbox.layers import TopLayer, View
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Policy
-from gpubox.sandbox.resident import start_resident
+from gpubox.sandbox.resident import Resident, start_resident
 from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.spawn import ResidentProgram, layer_owner
 from gpubox.sandbox.toolchains import AGENT_HOME
@@ -40,8 +40,9 @@ StartAgent = Callable[["AgentOnBox", HostedTurn], Awaitable[Started]]
 class AgentOnBox:
     """One agent for one chat."""
 
-    def __init__(self, paths: Paths, config: Config, agent: KnownAgent) -> None:
-        self.paths, self.config, self.agent = paths, config, agent
+    def __init__(self, paths: Paths, config: Config, agent: KnownAgent, model: str | None = None) -> None:
+        """``model``: a profile or alias; None: a loaded one."""
+        self.paths, self.config, self.agent, self._model = paths, config, agent, model
         self.target = ClientTarget("gpubox", "", ())
         """Where its requests go; known after ``connect``."""
 
@@ -55,7 +56,7 @@ class AgentOnBox:
             text = f"{self.agent.title} asks models through the gateway, and none runs."
             raise GpuboxError(text, "`gpubox serve --detach` starts one.", code=ExitCode.NOT_RUNNING)
         models = gateway_models(status, load_catalog(self.paths).profiles)
-        chosen = choose_model([model for model in models if not model.embeddings], None)
+        chosen = choose_model([model for model in models if not model.embeddings], self._model)
         offered = offered_models(chosen, chosen[0].name, status)
         key = agent_key(self.paths, self.agent.key_name)
         self.target = ClientTarget("gpubox", status.base_url, offered, key)
@@ -97,10 +98,37 @@ def host_agents(paths: Paths, config: Config, start: StartAgent | None = None) -
 
 
 async def _confined(box: AgentOnBox, turn: HostedTurn) -> Started:
-    """In walls. Its only ways out are the gateway, and a proxy to the hosts that the owner named."""
+    walls = await open_walls(box, turn)
+    return Started(walls.process, WORKSPACE_MOUNT, turn.work.steps.folder / "agent", walls.ways.close)
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """An agent that runs in walls."""
+
+    process: Resident
+    ways: Relay
+
+    async def close(self) -> None:
+        await self.process.close()
+        await self.ways.close()
+
+
+async def open_walls(
+    box: AgentOnBox,
+    turn: HostedTurn,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    terminal: bool = False,
+) -> Walls:
+    """Starts it. Its only ways out are the gateway, and a proxy to the hosts that the owner named. Raises GpuboxError.
+
+    ``arguments``: the owner's, after its own.
+    """
     home, work, agent = box.paths.agent_home(box.agent.name), turn.work, box.agent
     started = await run_in_thread(box.prepare, home, AGENT_HOME, f"http://127.0.0.1:{_PORT}")
-    ports, env = {_PORT: GATEWAY}, dict(started.env)
+    ports, env = {_PORT: GATEWAY}, {**(environment or {}), **started.env}
     if agent.hosts:
         ports |= {_PROXY_PORT: PROXY}
         proxy = f"http://127.0.0.1:{_PROXY_PORT}"
@@ -110,10 +138,11 @@ async def _confined(box: AgentOnBox, turn: HostedTurn) -> Started:
     ways = Relay((where.hostname or "127.0.0.1", where.port or 80), hosts=agent.hosts, log=log)
     await ways.__aenter__()
     try:
-        program = ResidentProgram(started.argv, started.folders, home, env, ways.folder, ports)
+        argv = (*started.argv, *arguments)
+        program = ResidentProgram(argv, started.folders, home, env, ways.folder, ports, terminal)
         policy = Policy.for_agents(work.workspace.root, work.workspace.layers())
         resident = await start_resident(Sandbox(box.config), program, policy, work.steps.folder)
     except BaseException:
         await ways.close()
         raise
-    return Started(resident, WORKSPACE_MOUNT, work.steps.folder / "agent", ways.close)
+    return Walls(resident, ways)

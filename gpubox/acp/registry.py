@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.agent_launch import LAUNCHED, agent_launch, home_files
+from gpubox.interchange.agent_launch import DATA, LAUNCHED, agent_launch, home_files
 from gpubox.interchange.client_settings import ClientTarget
 from gpubox.storage import open_regular
 from gpubox.toml_table import closest_match, parse_toml
@@ -124,6 +124,7 @@ def agent_start(agent: KnownAgent, target: ClientTarget, home: str) -> AgentStar
         files = {f".gpubox/{name}": text for name, text in launch.files.items()}
         files |= home_files(known, target, agent.files)
     folders = _installed_in(program)
+    folders += (DATA,) if any(str(DATA) in word for word in arguments) else ()
     tools = [path.parent for path in (program, *map(Path, filter(None, map(shutil.which, ("node", "python3")))))]
     env["PATH"] = os.pathsep.join(dict.fromkeys([*map(str, tools), "/usr/local/bin", "/usr/bin", "/bin"]))
     return AgentStart((str(program), *arguments), {**env, **agent.env}, files, folders)

@@ -26,6 +26,8 @@ class LaunchedAgent:
     title: str
     install: str
     """The command that installs it."""
+    confined: tuple[str, ...] = ()
+    """What it is told in walls: not to make its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,15 @@ class AgentLaunch:
     """Texts by their names in gpubox's own folder for this agent."""
 
 
+DATA = Path(__file__).parent / "data"
+"""Holds files that arguments of agents name."""
 LAUNCHED: Mapping[str, LaunchedAgent] = {
     entry["launch"]["program"]: LaunchedAgent(
-        entry["launch"]["program"], client, entry["title"], entry["launch"]["install"]
+        entry["launch"]["program"],
+        client,
+        entry["title"],
+        entry["launch"]["install"],
+        tuple(entry["launch"].get("confined", ())),
     )
     for client, entry in CLIENT_DATA.items()
     if "launch" in entry
@@ -67,7 +75,7 @@ def agent_launch(agent: LaunchedAgent, target: ClientTarget, folder: Path) -> Ag
         "settings": settings,
         "settings_json": json.dumps(settings, ensure_ascii=False),
         "folder": folder,
-        "data": Path(__file__).parent / "data",
+        "data": DATA,
     }
     environment = exported | filled(launch["env"], target, target.model, words)
     arguments = [filled(word, target, target.model, words) for word in launch["args"]]

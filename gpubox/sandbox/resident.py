@@ -39,7 +39,7 @@ _PAUSE, _REST_PAUSE, _REST_SECONDS, _REST_CPU_SECONDS = 0.1, 0.5, 5.0, 0.002
 """How often is looked whether it did something, and if it rests: so long as it uses less CPU time than this, its limits
 are checked only so often."""
 _FLOOD_SECONDS, _PIECE_BYTES = 0.02, 65536
-_PLAIN_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m"
+_PLAIN_SCREEN = b"\x1b[?1047l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m"
 """Ends what an agent that was killed would have ended: the other screen, the mouse, pasting, colours."""
 _working: set[Path] = set()
 """The copies in which one works now."""
@@ -245,7 +245,8 @@ def _prepare(copy: PrivateCopy, folders: tuple[Path, ...], owner: int | None) ->
 async def run_in_terminal(resident: Resident) -> int:
     """Connects the owner's terminal, gpubox's stdin and stdout, with that of ``resident`` until it ends.
 
-    Returns its exit code. The owner's terminal is what it was afterwards. Raises GpuboxError if there is none.
+    Returns its exit code, or 129 as soon as the owner's terminal is gone. That is what it was afterwards. Raises
+    GpuboxError if there is none.
     """
     import termios
     import tty
@@ -253,6 +254,7 @@ async def run_in_terminal(resident: Resident) -> int:
     if not (os.isatty(0) and os.isatty(1)):
         raise GpuboxError("The agent needs a terminal.", "Run it in one, without redirecting its output.")
     loop, far, pending, before = asyncio.get_running_loop(), resident.terminal, bytearray(), termios.tcgetattr(0)
+    gone = asyncio.Event()
 
     def resize() -> None:
         with contextlib.suppress(OSError):
@@ -263,10 +265,18 @@ async def run_in_terminal(resident: Resident) -> int:
             del pending[: os.write(far, pending)]
         (loop.add_writer if pending else lambda fd, _: loop.remove_writer(fd))(far, type_on)
 
+    def hang_up() -> None:
+        loop.remove_reader(0)
+        loop.remove_reader(far)
+        gone.set()
+
     def read_keys() -> None:
-        data = os.read(0, _PIECE_BYTES)
+        try:
+            data = os.read(0, _PIECE_BYTES)
+        except OSError:
+            data = b""
         if not data:
-            loop.remove_reader(0)
+            hang_up()
         pending.extend(data)
         type_on()
 
@@ -278,9 +288,12 @@ async def run_in_terminal(resident: Resident) -> int:
         except OSError:  # none of its processes has it open
             loop.remove_reader(far)
             return False
-        while data:
-            data = data[os.write(1, data) :]
-        return True
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:
+            hang_up()
+        return not gone.is_set()
 
     os.set_blocking(far, False)
     try:
@@ -289,7 +302,14 @@ async def run_in_terminal(resident: Resident) -> int:
         loop.add_signal_handler(signal.SIGWINCH, resize)
         loop.add_reader(0, read_keys)
         loop.add_reader(far, show)
-        await resident.ended.wait()
+        waits = [asyncio.ensure_future(event.wait()) for event in (resident.ended, gone)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        if gone.is_set():
+            return 128 + signal.SIGHUP
         while show():
             pass
     finally:
@@ -297,6 +317,7 @@ async def run_in_terminal(resident: Resident) -> int:
         for fd in (0, far):
             loop.remove_reader(fd)
         loop.remove_writer(far)
-        os.write(1, _PLAIN_SCREEN)
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        with contextlib.suppress(OSError, termios.error):  # it is gone
+            os.write(1, _PLAIN_SCREEN)
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
     return 1 if resident.exit_code is None else resident.exit_code

@@ -27,6 +27,7 @@ _GRACE_SECONDS = 5
 _FIRST_UNUSED_UID, _NOBODY_UID = 1_900_000_000, 65_534
 MAX_STDIN = 1 << 20
 """What a pipe holds without privileges (the kernel's default of fs.pipe-max-size)."""
+_RESERVED = 8
 _UIDS = 8
 """Users that take turns, so that as many runs at a time each have their own process count."""
 
@@ -95,7 +96,8 @@ def limits(policy: Policy) -> dict[str, tuple[int, int]]:
     """rlimit name -> (soft, hard). Set inside, because the kernel counts processes for each user namespace."""
     both = {
         # Not the address space: Node, Go and the JVM reserve far more than they use.
-        "RLIMIT_DATA": policy.memory_bytes,
+        # bun takes 4 GiB as data that it hardly uses, and dies without: what a resident uses is counted anyway.
+        "RLIMIT_DATA": policy.memory_bytes * (_RESERVED if policy.resident else 1),
         "RLIMIT_NPROC": policy.processes,
         "RLIMIT_NOFILE": policy.open_files,
         "RLIMIT_FSIZE": policy.file_bytes,

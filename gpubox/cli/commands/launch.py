@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 
 import click
@@ -19,7 +21,7 @@ from gpubox.gateway.agent_keys import agent_key
 from gpubox.gateway.gateway_client import read_gateway
 from gpubox.gateway.gateway_status import GatewayStatus
 from gpubox.gateway.offers import choose_model, gateway_models, offered_models
-from gpubox.interchange.agent_launch import LAUNCHED, agent_launch, launched_agent
+from gpubox.interchange.agent_launch import LAUNCHED, LaunchedAgent, agent_launch, launched_agent
 from gpubox.interchange.client_settings import ClientTarget, usable_models
 from gpubox.storage import private_folder, unwritable, write_atomically
 from gpubox.views.rows import Table
@@ -29,18 +31,21 @@ from gpubox.views.rows import Table
 @click.argument("agent", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--model", metavar="PROFILE", help="The profile or alias that it uses. [default: a loaded one]")
+@click.option("--confined", is_flag=True, help="Run it in walls: it sees this folder's copy, and only the gateway.")
 @json_option
 @click.pass_obj
 def command(
-    context: Context, agent: str | None, arguments: tuple[str, ...], model: str | None, as_json: bool
+    context: Context, agent: str | None, arguments: tuple[str, ...], model: str | None, confined: bool, as_json: bool
 ) -> None:  # fmt: skip
     """Start the coding agent AGENT here, at the gateway, with ARGUMENTS: gpubox launch claude -- --continue
 
     It gets the gateway's address, a model with its limits and a key of its own by environment and arguments: no file of
     yours is needed or changed. The gateway is started if none runs. Without AGENT, list the agents that gpubox knows.
+
+    --confined: nothing of yours is written. At its end you are told what it changed: look at it, and take it.
     """
     if agent is None:
-        if model:
+        if model or confined:
             raise UsageError("An agent is missing.", f"There are: {', '.join(LAUNCHED)}.")
         _list(as_json)
         return
@@ -53,6 +58,8 @@ def command(
             f"{known.title} is not installed: {known.name} is not on PATH.", f"Install it: {known.install}"
         )
     status = read_gateway(context.paths) or _start_gateway(context)
+    if confined:
+        raise SystemExit(_in_walls(context, known, arguments, model))
     models = gateway_models(status, context.catalog.profiles)
     chosen = choose_model(models if model else usable_models(known.client, models), model)
     if chosen[0].embeddings:
@@ -65,6 +72,51 @@ def command(
     diagnostics.note(f"  {known.title} uses {chosen[0].name} at {status.base_url}.")
     environment = {name: value for name, value in os.environ.items() if name not in launch.unset}
     _replace_process(program, [known.name, *launch.arguments, *arguments], {**environment, **launch.environment})
+
+
+def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...], model: str | None) -> int:
+    """Runs the agent as the one turn of a new chat. Returns its exit code."""
+    from gpubox.acp.in_terminal import in_terminal
+    from gpubox.agent.chat import Chat
+    from gpubox.agent.chat_files import remove_chat
+    from gpubox.agent.chat_log import ChatSettings
+    from gpubox.agent.events import FilesChanged, Notice, TurnFailed
+    from gpubox.concurrency import run_cancellable
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("A confined agent needs a terminal.", "Run it in one, without redirecting its output.")
+    walled = in_terminal(context.paths, context.config, agent, arguments, model)
+    chat = Chat(context.paths, context.config, host=lambda *_: walled)
+    changed = 0
+
+    async def run() -> None:
+        nonlocal changed
+        try:
+            chat.change_settings(ChatSettings(workdir=str(Path.cwd()), agent=agent.name))
+            async with aclosing(
+                chat.send(shlex.join(["gpubox", "launch", agent.name, "--confined", *arguments]))
+            ) as turn:
+                async for event in turn:
+                    if isinstance(event, FilesChanged):
+                        changed = len(event.files)
+                    elif isinstance(event, Notice):
+                        diagnostics.note(f"  {event.text}")
+                    elif isinstance(event, TurnFailed):
+                        raise GpuboxError(event.message, event.hint)
+        finally:
+            if chat.name and not changed:
+                changed = len(await chat.changes())
+            await chat.close()
+            if chat.name and not changed:
+                remove_chat(context.paths, chat.name)
+
+    try:
+        run_cancellable(run())
+    finally:
+        if changed:
+            what = "1 file" if changed == 1 else f"{changed:,} files"
+            diagnostics.note(f"  It changed {what}: `gpubox chat diff {chat.name}`, `gpubox chat take {chat.name}`.")
+    return walled.exit_code
 
 
 def _start_gateway(context: Context) -> GatewayStatus:
