@@ -70,7 +70,8 @@ class Peer:
         self._reader, self._writer, self._answer, self._heed, self._title = reader, writer, answer, heed, title
         self._serves, self._budget, self._spent = serves, budget, 0
         self._last_id, self._pending = 0, dict[str, tuple[str, asyncio.Future[Any]]]()
-        self._answering: dict[str, asyncio.Task[None]] = {}
+        self._answering: dict[asyncio.Task[None], Any] = {}
+        """With the id of the request, which a client may use twice."""
         self._room = asyncio.Semaphore(_MAX_WAITING)
         self._garbage = 0
         self.problem = ""
@@ -127,15 +128,16 @@ class Peer:
                 if not answered.done():
                     answered.set_exception(GpuboxError(self.problem))
                     answered.exception()  # who waits gets it; nobody may wait
-            for task in [*self._answering.values()]:
+            for task in [*self._answering]:
                 task.cancel()
-            await asyncio.gather(*self._answering.values(), return_exceptions=True)
+            await asyncio.gather(*self._answering, return_exceptions=True)
         return self.problem
 
     def cancel_answer(self, request_id: Any) -> None:
         """Gives up the answer to a request of the other end, by its id."""
-        if task := self._answering.get(str(request_id)):
-            task.cancel()
+        for task, number in self._answering.items():
+            if number == request_id:
+                task.cancel()
 
     def close(self) -> None:
         """Closes what is written to, once that is through. May be called twice."""
@@ -185,8 +187,8 @@ class Peer:
                 return True  # it asks and asks, and reads no answer
             await self._room.acquire()
             task = asyncio.create_task(self._reply(number, method, values))
-            self._answering[str(number)] = task
-            task.add_done_callback(lambda done: self._answered(str(number), done))
+            self._answering[task] = number
+            task.add_done_callback(self._answered)
             return True
         _, answered = self._pending.get(str(number), ("", None))
         if answered is None:
@@ -208,12 +210,11 @@ class Peer:
         why = sanitize_line(f"{values.get('message')}{f' ({more})' if more else ''}"[:2000])
         return RpcError(f"{self._title} refused {method}: {why}", code if isinstance(code, int) else 0, data)
 
-    def _answered(self, number: str, task: asyncio.Task[None]) -> None:
+    def _answered(self, task: asyncio.Task[None]) -> None:
         self._room.release()
+        del self._answering[task]
         if not task.cancelled() and (error := task.exception()):
             asyncio.get_running_loop().call_exception_handler({"message": "JSON-RPC", "exception": error, "task": task})
-        if self._answering.get(number) is task:
-            del self._answering[number]
 
     async def _reply(self, number: Any, method: str, params: dict[str, Any]) -> None:
         try:
@@ -268,8 +269,8 @@ async def own_streams(hint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 
     Raises UsageError with ``hint`` if they are files, or a terminal: no program is at their other end.
     """
-    reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     try:
+        reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
         if stat.S_ISCHR(os.fstat(0).st_mode):  # a terminal, or /dev/null
             raise OSError
         os.dup2(2, 1)

@@ -40,9 +40,8 @@ class OpenProcess:
         self._layers = layers
         await asyncio.to_thread(self._private(layers).synchronize)
 
-    async def end_turn(self) -> tuple[str, ...]:
+    async def end_turn(self) -> None:
         await asyncio.to_thread(self._private(self._layers).harvest)
-        return ()
 
     async def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):

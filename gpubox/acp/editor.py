@@ -34,6 +34,10 @@ class Editor:
         """One ``session/update``."""
         await self.peer.notify("session/update", {"sessionId": session, "update": update})
 
+    def tell(self, session: str, update: Update) -> None:
+        """The same, where nothing can be awaited."""
+        self.peer.tell("session/update", {"sessionId": session, "update": update})
+
     async def choose(self, session: str, call: Update, options: Mapping[str, str]) -> str:
         """The id of the option (id -> text) that the owner chose; empty: none. ``call``: what is in question."""
         kinds = {key: "reject_once" if key in _REJECTING else "allow_once" for key in options}

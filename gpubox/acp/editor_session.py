@@ -56,8 +56,6 @@ COMMANDS = {
     "drop": ("Drop what waits", "why, for the model"),
     "undo": ("Take the last turn back, its files too", "keep, to leave the files that you changed since"),
     "redo": ("Take the undo back", "keep"),
-    "test": ("Run the project's tests over the changes", "the command, to confirm it"),
-    "compact": ("Sum the conversation up", ""),
 }
 _ENDS = {"rounds": "max_turn_requests", "tokens": "max_tokens", "length": "max_tokens", "wall": "max_turn_requests"}
 _MAX_READ = 64
@@ -74,7 +72,7 @@ class EditorSession:
         self.chat.take_at_end = False
         if new:
             self.chat.rename_to(name)
-        self.profile = ProfileChoice(paths, config, editor, name)
+        self.profile = ProfileChoice(paths, editor, name)
         self._work, self._busy, self._cancelled = Stoppable(), False, False
         self._question_shown = asyncio.Event()
 
@@ -87,15 +85,9 @@ class EditorSession:
         """Its modes, and the same and the profiles as options."""
         mode = self.chat.settings.apply
         modes = [{"id": key, "name": name, "description": text} for key, (name, text) in MODES.items()]
-        option: dict[str, Any] = {
-            "id": "mode",
-            "name": "Changes",
-            "category": "mode",
-            "type": "select",
-            "currentValue": mode,
-        }
-        option["options"] = [{"value": each.pop("id"), **each} for each in map(dict, modes)]
-        options = [option, await self.profile.option()]
+        about = {"id": "mode", "name": "Changes", "category": "mode", "type": "select", "currentValue": mode}
+        values = [{"value": key, "name": name, "description": text} for key, (name, text) in MODES.items()]
+        options = [{**about, "options": values}, await self.profile.option()]
         return {"modes": {"currentModeId": mode, "availableModes": modes}, "configOptions": options}
 
     def work_in(self, folder: str) -> None:
@@ -123,13 +115,13 @@ class EditorSession:
             for update in shown.replayed(turn, self._workspace):
                 await self._show(update)
 
-    async def tell_commands(self) -> None:
+    def tell_commands(self) -> None:
         """Says which commands there are."""
         listed = [
             {"name": name, "description": text, **({"input": {"hint": hint}} if hint else {})}
             for name, (text, hint) in COMMANDS.items()
         ]
-        await self._show({"sessionUpdate": "available_commands_update", "availableCommands": listed})
+        self._editor.tell(self.id, {"sessionUpdate": "available_commands_update", "availableCommands": listed})
 
     async def prompt(self, blocks: Sequence[dict[str, Any]]) -> str:
         """Answers, and returns the ``stopReason``. Raises GpuboxError, also while another one is answered."""
@@ -148,7 +140,7 @@ class EditorSession:
 
     def cancel(self) -> None:
         """Stops what ``prompt`` does."""
-        if self._busy and not self._cancelled:  # a second time would cut off what puts an old server back
+        if self._busy and not self._cancelled:
             self._cancelled = True
             if not self.chat.stop():
                 self._work.stop()
@@ -294,8 +286,10 @@ class EditorSession:
                 await self._editor.write(self.id, str(live.folders[0] / path), now)
 
     async def _read_all(self, paths: Sequence[str]) -> dict[str, str | None]:
-        asked = paths[:_MAX_READ]
-        return dict(zip(asked, await asyncio.gather(*map(self._read, asked)), strict=True))
+        texts: dict[str, str | None] = {}
+        for asked in (paths[start : start + _MAX_READ] for start in range(0, len(paths), _MAX_READ)):
+            texts |= zip(asked, await asyncio.gather(*map(self._read, asked)), strict=True)
+        return texts
 
     async def _read(self, path: str) -> str | None:
         return await self._editor.read(self.id, str(Path(self.chat.settings.workdir) / path))
@@ -311,16 +305,6 @@ class EditorSession:
         elif name == "diff":
             text = "".join(map(unified, await self.chat.changes()))
             await self._show({"sessionUpdate": "agent_message_chunk", **shown.fenced(text or "Nothing waits.", "diff")})
-        elif name == "compact":
-            await self._show(shown.note(await self.chat.compact()))
-        elif name == "test":
-            confirmed, proposed = await self.chat.test_command()
-            if proposed and not (rest or confirmed):
-                raise UsageError("No test command is confirmed.", f"/test {proposed} confirms what the project names.")
-            if rest:
-                await self.chat.confirm_test(rest)
-            for update in shown.updates(await self.chat.run_test(), None):
-                await self._show(update)
         else:
             events = (event for turn in self.chat.log.turns.values() for event in turn.events if rest == "keep")
             keep = {file.path for event in events if isinstance(event, FilesChanged) for file in event.files}
@@ -361,10 +345,11 @@ def read_blocks(
 
 def _name_of(uri: str, workspace: Workspace | None) -> str:
     """The path in the workspace, else the address as it is; on one line, as a prompt names a file."""
-    parts, name = urlsplit(uri), uri
-    if parts.scheme in ("", "file"):
-        name = unquote(parts.path)
-        with contextlib.suppress(GpuboxError):
+    name = uri
+    with contextlib.suppress(GpuboxError, ValueError):  # ValueError: it is no address
+        parts = urlsplit(uri)
+        if parts.scheme in ("", "file"):
+            name = unquote(parts.path)
             name = "/".join(workspace.parts(name)) if workspace else name
     return "".join(char for char in name if char.isprintable() and char != '"')
 

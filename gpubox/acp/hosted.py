@@ -16,7 +16,7 @@ from gpubox import __version__
 from gpubox.acp import protocol
 from gpubox.acp.client_files import ClientFiles
 from gpubox.acp.hosted_turn import CANCELLED, HostedRun, HowHosted, OpenSession, Started
-from gpubox.acp.protocol import SessionInfo, line
+from gpubox.acp.protocol import line
 from gpubox.acp.rounds import TurnRounds
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.events import AgentEvent, EndReason, Notice, TurnFailed, TurnStarted
@@ -27,7 +27,7 @@ from gpubox.errors import GpuboxError
 from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
 
 _REASONS: Mapping[str, EndReason] = {"cancelled": "stopped", "max_tokens": "length", "max_turn_requests": "rounds"}
-MAX_SESSIONS, MAX_SESSION_ID = 500, 500
+MAX_SESSION_ID = 500
 
 
 class HostedProgram:
@@ -64,16 +64,6 @@ class HostedProgram:
         """Asks the agent to stop; if it does not, it is ended."""
         if self._turn:
             self._turn.stopped.set()
-
-    async def sessions(self) -> list[SessionInfo]:
-        """The sessions that the agent remembers, if it runs and tells. Raises GpuboxError."""
-        session = self._session
-        if session is None or not session.can("sessionCapabilities", "list"):
-            return []
-        answer = await session.peer.request("session/list", {}, seconds=self._hosting.start_seconds)
-        return protocol.read_all(
-            SessionInfo, answer.get("sessions") if isinstance(answer, dict) else None, MAX_SESSIONS
-        )
 
     async def close(self) -> None:
         session, self._session = self._session, None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gpubox.acp.client_files import ClientFiles
 from gpubox.acp.rounds import Span, TurnRounds
@@ -17,11 +17,12 @@ from gpubox.agent.events import AgentEvent, AgentOffers, EndReason, Notice, Ques
 from gpubox.agent.hosting import HostedTurn
 from gpubox.agent.images import image_urls
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.tools import Answer, AskOwner
+from gpubox.agent.tools import AskOwner
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.json_rpc import Peer
 
+T = TypeVar("T")
 _LEDGER_LOOKS = 5
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 
@@ -43,7 +44,7 @@ class AgentProcess(Protocol):
     async def begin_turn(self, layers: tuple[Path, ...]) -> None:
         """Its copy becomes what the workspace under ``layers`` is. Raises GpuboxError."""
 
-    async def end_turn(self) -> tuple[str, ...]:
+    async def end_turn(self) -> None:
         """What it changed goes into the top layer. Raises GpuboxError."""
 
     async def close(self) -> None:
@@ -143,7 +144,7 @@ class HostedRun:
         """The last event."""
         return TurnFinished(self.totals, reason, self.updates.answer)
 
-    async def unless_stopped(self, work: Awaitable[OpenSession]) -> OpenSession | None:
+    async def unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of ``work``; None if the owner stops the turn before."""
         task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self.stopped.wait())
         try:
@@ -182,6 +183,7 @@ class HostedRun:
             raise GpuboxError(flood.result() if flood.done() else silence.result())
         finally:
             self.session = None
+            self.stopped.set()  # a question that is still open is over, too
             for each in waits:
                 each.cancel()
             await asyncio.wait(waits)
@@ -239,7 +241,7 @@ class HostedRun:
                 await self.tell_rounds()
                 began = time.time()
                 self.emit(QuestionAsked(question))
-                answer = await self._unless_stopped(self._ask(question))
+                answer = await self.unless_stopped(self._ask(question))
                 self._asked.append((began, time.time()))
         finally:
             self._waiting -= 1
@@ -255,17 +257,6 @@ class HostedRun:
         if chosen is None:
             return CANCELLED
         return {"outcome": {"outcome": "selected", "optionId": chosen.option_id}}
-
-    async def _unless_stopped(self, asking: Awaitable[Answer]) -> Answer | None:
-        """The owner's answer; None: the turn was stopped meanwhile."""
-        task, stopped = asyncio.ensure_future(asking), asyncio.ensure_future(self.stopped.wait())
-        try:
-            await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            for each in (task, stopped):
-                each.cancel()
-            await asyncio.wait([task, stopped])
 
     async def tell_rounds(self, *, last: bool = False) -> None:
         """Emits the rounds that are over."""

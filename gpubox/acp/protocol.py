@@ -35,7 +35,6 @@ class ToolUpdate(_Read, frozen=True):
     kind: Any = None
     status: Any = None
     content: Any = None
-    locations: Any = None
     raw_input: Any = None
     raw_output: Any = None
 
@@ -50,15 +49,6 @@ class PermissionOption(_Read, frozen=True):
     @property
     def allows(self) -> bool:
         return str(self.kind).startswith("allow")
-
-
-class SessionInfo(_Read, frozen=True):
-    """A session that the agent remembers."""
-
-    session_id: str
-    cwd: str = ""
-    title: str | None = None
-    updated_at: str | None = None
 
 
 class Diff(_Read, frozen=True):
@@ -85,7 +75,6 @@ class ConfigOption(_Read, frozen=True):
     name: str = ""
     current_value: str = ""
     options: Any = None
-    category: Any = None
 
 
 def read(kind: type[T], value: Any) -> T | None:

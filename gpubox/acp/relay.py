@@ -13,7 +13,9 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
+import time
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.spawn import layer_owner
 from gpubox.sanitize import sanitize_line
-from gpubox.storage import open_private
+from gpubox.storage import is_locked, open_private, try_lock
 from gpubox.units import MIB
 
 GATEWAY, PROXY = "gateway", "proxy"
@@ -30,7 +32,7 @@ GATEWAY, PROXY = "gateway", "proxy"
 _MAX_CONNECTIONS = 128
 """Of each socket at one time. Further ones are closed."""
 _PIECE_BYTES, _MAX_HEAD_BYTES, _MAX_LOG_BYTES = 65536, 65536, MIB
-_HEAD_SECONDS, _CONNECT_SECONDS, _FLUSH_SECONDS = 30.0, 20.0, 60.0
+_HEAD_SECONDS, _CONNECT_SECONDS, _FLUSH_SECONDS, _NEW_SECONDS = 30.0, 20.0, 60.0, 60.0
 _MAX_PATH_BYTES = 90
 """Of the 108 of a unix socket's address, less its name."""
 _HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
@@ -48,25 +50,23 @@ class _RefusedError(Exception):
 class Relay:
     """Both sockets. Use it with ``async with``."""
 
-    def __init__(
-        self, gateway: tuple[str, int], *, hosts: Sequence[str] = (), log: Path | None = None, owner: int | None = None
-    ) -> None:
+    def __init__(self, gateway: tuple[str, int], *, hosts: Sequence[str] = (), log: Path | None = None) -> None:
         """``gateway``: its address and port. ``hosts``: ``example.org``, ``*.example.org``, each perhaps with a port.
 
-        ``log``: where the proxy notes each request. ``owner``: the user of the agent's processes (layer_owner()).
-        Raises GpuboxError if a host cannot be one.
+        ``log``: where the proxy notes each request. Raises GpuboxError if a host cannot be one.
         """
-        self._gateway, self._log, self._owner = gateway, log, owner if owner is not None else layer_owner()
+        self._gateway, self._log, self._owner = gateway, log, layer_owner()
         self._hosts = [_named(host) for host in hosts]
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self._lock = -1
         self.folder = Path()
         """Holds the sockets, for the agent's user alone."""
 
     async def __aenter__(self) -> Relay:
         """Raises GpuboxError."""
         try:
-            self.folder = await asyncio.to_thread(_make_folder)
+            self.folder, self._lock = _make_folder()
             await self._listen(GATEWAY, self._to_gateway)
             if self._hosts:
                 await self._listen(PROXY, self._to_host)
@@ -90,7 +90,10 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.folder.name:
-            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if self._lock >= 0:
+                os.close(self._lock)
+            self._lock = -1
 
     async def _listen(self, name: str, serve: Callable[[StreamReader, StreamWriter], Awaitable[None]]) -> None:
         count = 0
@@ -182,10 +185,20 @@ class Relay:
                 os.close(descriptor)
 
 
-def _make_folder() -> Path:
+def _make_folder() -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds its lock. Removes those that a killed gpubox left."""
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if base and len(os.fsencode(base)) < _MAX_PATH_BYTES - 20 and os.access(base, os.W_OK):
-            return Path(tempfile.mkdtemp(prefix="gpubox-", dir=base))
+            for old in Path(base).glob("gpubox-relay-*"):
+                with contextlib.suppress(OSError):
+                    status = old.lstat()
+                    is_new = status.st_mtime > time.time() - _NEW_SECONDS  # perhaps not locked yet
+                    if stat.S_ISDIR(status.st_mode) and not is_new and not is_locked(old):
+                        shutil.rmtree(old, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix="gpubox-relay-", dir=base))
+            lock = os.open(folder, os.O_RDONLY)
+            try_lock(lock)
+            return folder, lock
     raise OSError(0, "no folder for sockets")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,6 @@ from gpubox import __version__
 from gpubox.acp.editor import Editor
 from gpubox.acp.editor_session import EditorSession
 from gpubox.agent.chat_files import chat_summaries, free_name
-from gpubox.agent.endpoint import find_endpoint
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, McpServer
 from gpubox.errors import GpuboxError
@@ -25,9 +23,6 @@ from gpubox.server.responses import json_object
 
 PROTOCOL_VERSION = 1
 _NOT_YET, _NOT_FOUND = -32600, -32002
-_PAGE = 100
-"""Sessions in one answer of ``session/list``."""
-_LOOK_SECONDS = 3.0
 
 
 class EditorAgent:
@@ -37,7 +32,6 @@ class EditorAgent:
         self._paths, self._config, self._any_workdir = paths, config, any_workdir
         self._editor = Editor()
         self._sessions: dict[str, EditorSession] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._methods: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "initialize": self._initialize,
             "session/new": self._new,
@@ -56,9 +50,6 @@ class EditorAgent:
         try:
             return await peer.run()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.gather(*(each.close() for each in self._sessions.values()), return_exceptions=True)
             peer.close()
 
@@ -78,20 +69,12 @@ class EditorAgent:
         if type(params.get("protocolVersion")) is not int:
             raise RpcError("protocolVersion is a number.", BAD_PARAMETERS)
         self._editor.introduce(json_object(params.get("clientCapabilities")))
-        sees = False
-        with contextlib.suppress(GpuboxError, TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
-                client = (await find_endpoint(self._paths, self._config)).client()
-                try:
-                    sees = json_object((await client.props()).get("modalities")).get("vision") is True
-                finally:
-                    await client.close()
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentInfo": {"name": "gpubox", "title": "gpubox", "version": __version__},
             "agentCapabilities": {
                 "loadSession": True,
-                "promptCapabilities": {"image": sees, "audio": False, "embeddedContext": True},
+                "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
                 "mcpCapabilities": {"http": False, "sse": False},
                 "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
             },
@@ -112,14 +95,14 @@ class EditorAgent:
         return {"sessionId": name, **await self._begin(session)}
 
     async def _open(self, params: dict[str, Any], *, replay: bool = False) -> dict[str, Any]:
-        name, folder = _text(params, "sessionId"), _folder(params)
+        name, folder = _text(params, "sessionId"), await run_in_thread(Path(_folder(params)).resolve)
         if not (session := self._sessions.get(name)):
             try:
                 session = self._session(name, params, new=False)
             except GpuboxError as error:
                 raise RpcError(f"{error.message} {error.hint}".strip(), _NOT_FOUND) from None
         works_in = session.chat.settings.workdir
-        if works_in and Path(works_in) != await run_in_thread(Path(folder).resolve):
+        if works_in and Path(works_in) != folder:
             if name not in self._sessions:
                 await session.close()
             raise RpcError(f"The session {name} works in {works_in}.", BAD_PARAMETERS)
@@ -130,9 +113,7 @@ class EditorAgent:
         if replay:
             await session.replay()
         offers = await session.offers()
-        task = asyncio.create_task(session.tell_commands())  # behind this answer: the editor must know the session
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        asyncio.get_running_loop().call_soon(session.tell_commands)  # behind this answer: the editor knows it then
         return offers
 
     def _session(self, name: str, params: dict[str, Any], *, new: bool) -> EditorSession:
@@ -141,17 +122,13 @@ class EditorAgent:
         return EditorSession(self._paths, config, self._editor, name, new=new, any_workdir=self._any_workdir)
 
     async def _list(self, params: dict[str, Any]) -> dict[str, Any]:
-        cursor, folder = params.get("cursor") or "0", params.get("cwd")
-        if not (isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10):
-            raise RpcError("This cursor is none of mine.", BAD_PARAMETERS)
-        chats = [each for each in await run_in_thread(chat_summaries, self._paths) if each.workdir and not each.problem]
-        chats = [each for each in chats if folder in (None, each.workdir)]
-        first, last = int(cursor), int(cursor) + _PAGE
+        folder = params.get("cwd")
         listed = [
             {"sessionId": each.name, "cwd": each.workdir, "title": each.title, "updatedAt": each.changed_at}
-            for each in chats[first:last]
+            for each in await run_in_thread(chat_summaries, self._paths)
+            if each.workdir and not each.problem and folder in (None, each.workdir)
         ]
-        return {"sessions": listed, **({"nextCursor": str(last)} if len(chats) > last else {})}
+        return {"sessions": listed}
 
     async def _close(self, params: dict[str, Any]) -> dict[str, Any]:
         session = self._known(params)
@@ -190,7 +167,7 @@ def _text(params: dict[str, Any], name: str) -> str:
 
 def _folder(params: dict[str, Any]) -> str:
     folder = _text(params, "cwd")
-    if not folder.startswith("/"):
+    if not folder.startswith("/") or "\0" in folder:
         raise RpcError("cwd is an absolute path.", BAD_PARAMETERS)
     return folder
 
@@ -200,8 +177,7 @@ def _mcp_servers(given: Any) -> dict[str, McpServer]:
     servers = {}
     for each in given if isinstance(given, list) else []:
         match each:
-            case {"name": str(name), "command": str(command), "args": list(args)}:
-                pairs = [pair for pair in each.get("env") or () if isinstance(pair, dict)]
-                env = {str(pair.get("name")): str(pair.get("value")) for pair in pairs}
+            case {"name": str(name), "command": str(command), "args": list(args), "env": list(pairs)}:
+                env = {str(pair.get("name")): str(pair.get("value")) for pair in map(json_object, pairs)}
                 servers[re.sub(r"[^\w-]+", "-", name)] = McpServer((command, *map(str, args)), env)
     return servers

@@ -1,33 +1,28 @@
-"""The box as an MCP server (modelcontextprotocol.io): each tool is a verb, and answers what the verb prints.
-
-A verb runs as a process: it has its own stdout, is ended by a signal, and a switch outlives a client that is killed.
-"""
+"""The box as an MCP server (modelcontextprotocol.io): each tool is a verb, and answers what the verb prints."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from gpubox import __version__, units
-from gpubox.children import own_program
 from gpubox.cli.output import error_values
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.hardware.process import kill_group
-from gpubox.json_rpc import BAD_PARAMETERS, MAX_LINE, NO_SUCH_METHOD, Peer, RpcError
+from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
 from gpubox.paths import shipped
 from gpubox.sanitize import sanitize_line, sanitize_text
-from gpubox.storage import read_json
+from gpubox.server.responses import json_object
+from gpubox.server.verb_process import run_json_verb, run_verb
 from gpubox.toml_table import closest_match
 from gpubox.views.marks import MEMORY
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-READ_SECONDS, ASK_SECONDS, EXIT_SECONDS = 120.0, 600.0, 5.0
-"""For a verb that changes nothing; for a person who is asked about a switch; for a verb that is interrupted."""
+ASK_SECONDS = 600.0
+"""For a person who is asked about a switch."""
 _CANCELLED = "notifications/cancelled"
 _AT_ONCE = 4
 """Verbs that run at a time, besides a switch."""
@@ -146,8 +141,8 @@ class McpBox:
         raise RpcError(f"gpubox has no method {method!r:.80}.", NO_SUCH_METHOD)
 
     def _begin(self, params: dict[str, Any]) -> dict[str, Any]:
-        offered, wanted = params.get("capabilities"), params.get("protocolVersion")
-        asks = offered.get("elicitation") if isinstance(offered, dict) else None
+        asks = json_object(params.get("capabilities")).get("elicitation")
+        wanted = params.get("protocolVersion")
         self._can_ask = isinstance(asks, dict) and (not asks or "form" in asks)
         return {
             "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
@@ -157,7 +152,7 @@ class McpBox:
         }
 
     async def _call(self, params: dict[str, Any]) -> dict[str, Any]:
-        name, meta = params.get("name"), params.get("_meta")
+        name = params.get("name")
         if not isinstance(name, str) or (tool := TOOLS.get(name)) is None:
             near = closest_match(str(name), TOOLS)
             hint = f"Did you mean {near}?" if near else f"There are: {', '.join(TOOLS)}."
@@ -167,75 +162,34 @@ class McpBox:
             if not tool.verb:
                 text, values = _search(words[1])
             elif tool.verb == "switch":
-                text, values = await self._switch(words[1], meta if isinstance(meta, dict) else {})
+                text, values = await self._switch(words[1], json_object(params.get("_meta")))
             else:  # both forms at once: one for who reads, one for who computes
-                said, values = await _all(self._run(*tool.verb.split(), *words), self._json(tool.verb, *words))
-                text = "\n".join(each.rstrip() for each in said if each)
+                text, values = await _all(self._text(*tool.verb.split(), *words), self._json(tool.verb, *words))
         except GpuboxError as error:
             text, values = f"{error.message} {error.hint}".strip(), error_values(error)
         content = [{"type": "text", "text": sanitize_text(text)}]
         return {"content": content, "structuredContent": values, "isError": values.get("ok") is False}
 
-    async def _json(self, verb: str, *words: str) -> dict[str, Any]:
-        """The JSON of a verb. Raises GpuboxError if it is an error."""
-        values = _object(verb, *await self._run(*verb.split(), "--json", *words))
-        if values.get("ok") is False:
-            raise GpuboxError(values["error"], values["hint"] or "")
-        return values
-
-    async def _run(self, *words: str) -> tuple[str, str]:
+    async def _text(self, *words: str) -> str:
         async with self._room:
-            return await self._process(words)
+            return "\n".join(said.rstrip() for said in await run_verb(*self._options, *words) if said)
 
-    async def _process(self, words: Sequence[str], note: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """stdout and stderr of a verb. With ``note``, which gets each line of stderr, it has no limit of time.
-
-        Cancelling it interrupts the verb as Ctrl-C does, and waits for its end.
-        """
-        process = await asyncio.create_subprocess_exec(
-            *own_program("gpubox.cli.entry", *self._options, *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE,
-            limit=MAX_LINE, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout and process.stderr
-
-        async def lines(stderr: asyncio.StreamReader) -> str:
-            said = []
-            async for line in stderr:
-                said.append(sanitize_line(line.decode("utf-8", "replace")).strip())
-                if note:
-                    note(said[-1])
-            return "\n".join(said)
-
-        reading = asyncio.gather(process.stdout.read(), lines(process.stderr), process.wait())
-        try:
-            async with asyncio.timeout(None if note else READ_SECONDS):
-                out, err, _ = await asyncio.shield(reading)
-        except BaseException as error:
-            if process.returncode is None:
-                process.terminate()
-            if not note and not (await asyncio.wait([reading], timeout=EXIT_SECONDS))[0]:
-                kill_group(process.pid)
-            while not reading.done():  # a switch brings the old server back, whoever cancels once more
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([reading])
-            if isinstance(error, TimeoutError):
-                raise GpuboxError(f"`gpubox {words[0]}` did not answer within {READ_SECONDS:g} s.") from None
-            raise
-        return out.decode("utf-8", "replace"), err
+    async def _json(self, verb: str, *words: str) -> dict[str, Any]:
+        async with self._room:
+            return await run_json_verb(*self._options, *verb.split(), "--json", *words)
 
     async def _switch(self, name: str, meta: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        steps = 0
+        steps, token = count(1), meta.get("progressToken")
         if not self._may_switch:
             await self._ask(await self._question(name), name)
 
         def note(line: str) -> None:
-            nonlocal steps
-            steps += 1
-            if (token := meta.get("progressToken")) is not None:
-                self._peer.tell("notifications/progress", {"progressToken": token, "progress": steps, "message": line})
+            if token is not None:
+                step = {"progressToken": token, "progress": next(steps), "message": line}
+                self._peer.tell("notifications/progress", step)
 
-        values = _object("switch", *await self._process(("switch", "--json", "--", name), note))
-        return " ".join(filter(None, (values.get("message"), values.get("hint")))), values
+        values = await run_json_verb(*self._options, "switch", "--json", "--", name, note=note)
+        return values["message"], values
 
     async def _question(self, name: str) -> str:
         """What the owner is asked before a switch. Raises GpuboxError if it cannot be done."""
@@ -265,17 +219,8 @@ class McpBox:
             raise GpuboxError(f"Nothing is changed: this client cannot ask the owner. {question}", hint)
         form = {"message": sanitize_line(question), "requestedSchema": {"type": "object", "properties": {}}}
         reply = await self._peer.request("elicitation/create", form, seconds=ASK_SECONDS, withdraw=_CANCELLED)
-        if not isinstance(reply, dict) or reply.get("action") != "accept":
+        if json_object(reply).get("action") != "accept":
             raise GpuboxError("Nothing is changed: the owner did not agree.", "Go on with what runs.")
-
-
-def _object(verb: str, out: str, err: str) -> dict[str, Any]:
-    """What a verb printed as JSON. Raises GpuboxError if it was killed before that."""
-    try:
-        values: dict[str, Any] = read_json(out)
-    except ValueError:
-        raise GpuboxError(err or f"`gpubox {verb}` printed nothing.") from None
-    return values
 
 
 async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:

@@ -7,7 +7,8 @@ that costs an agent that runs at most its next answer.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -24,42 +25,32 @@ def agent_key(paths: Paths, name: str) -> str:
     Raises UsageError for a wrong name, GpuboxError if the file cannot be written.
     """
     check_name(name)
-    with _locked(paths):
-        keys, certain = read_agent_keys(paths)
-        if name not in keys:
-            if not certain:  # a new file has its own mode, and no key that others may have read
-                _unlink(paths)
-            keys[name] = AgentKey(name, new_secret(), utc_now())
-            _write(paths, keys)
-        return keys[name].secret
+    with _changing(paths) as keys:
+        keys.setdefault(name, AgentKey(name, new_secret(), utc_now()))
+    return keys[name].secret
 
 
 def remove_agent_key(paths: Paths, name: str) -> bool:
     """Makes the key of an agent wrong; its next start makes a new one. Whether there was one. Raises GpuboxError."""
-    with _locked(paths):
-        keys, _ = read_agent_keys(paths)
-        if keys.pop(name, None) is None:
-            return False
-        _write(paths, keys)
-    return True
+    with _changing(paths) as keys:
+        return keys.pop(name, None) is not None
 
 
-def _locked(paths: Paths) -> contextlib.AbstractContextManager[int]:
-    lock = paths.agent_keys.with_name(f".{paths.agent_keys.stem}.lock")
-    return held_lock(lock, "Another gpubox is changing the agents' keys.")
-
-
-def _unlink(paths: Paths) -> None:
+@contextmanager
+def _changing(paths: Paths) -> Iterator[dict[str, AgentKey]]:
+    """The keys, which are written if they change meanwhile."""
+    path = paths.agent_keys
     try:
-        paths.agent_keys.unlink(missing_ok=True)
+        with held_lock(path.with_name(f".{path.stem}.lock"), "Another gpubox is changing the agents' keys."):
+            keys, certain = read_agent_keys(paths)
+            before = dict(keys)
+            yield keys
+            if keys == before:
+                return
+            if not certain:  # a new file has its own mode, and no key that others may have read
+                path.unlink(missing_ok=True)
+            write_atomically(path, msgspec.json.encode(AgentKeyFile(SCHEMA, tuple(keys.values()))))
     except OSError as error:
-        raise unwritable(paths.agent_keys, error) from None
-
-
-def _write(paths: Paths, keys: dict[str, AgentKey]) -> None:
-    try:
-        write_atomically(paths.agent_keys, msgspec.json.encode(AgentKeyFile(SCHEMA, tuple(keys.values()))))
-    except OSError as error:
-        raise unwritable(paths.agent_keys, error) from None
+        raise unwritable(path, error) from None
     if not read_agent_keys(paths)[1]:  # a file system without modes: the gateway would not trust it
-        raise GpuboxError(f"Other users can read {paths.agent_keys}.", "Its folder needs a file system with modes.")
+        raise GpuboxError(f"Other users can read {path}.", "Its folder needs a file system with modes.")

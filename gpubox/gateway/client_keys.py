@@ -117,7 +117,7 @@ class ClientKeys:
         self._files = (str(self._path), str(self._box_file), str(paths.key_memory), str(paths.agent_keys))
         self.clients: dict[str, ClientKey] = {}
         """Those that have a key, by name. Empty while the file is damaged."""
-        self.agents: dict[str, AgentKey] = {}
+        self.agents: dict[str, ClientKey] = {}
         """The agents that have a key, by name. While their file is damaged, those before: no key of theirs is right."""
         self.box_key: str | None = None
         """The box's own API key, which is a key, too."""
@@ -144,11 +144,6 @@ class ClientKeys:
         """What the client, and an agent of the same name, may ask for; no limits if it has no key of its own."""
         key = self.clients.get(client)
         return key.limits if key else UNLIMITED
-
-    def agent_entries(self) -> tuple[ClientKey, ...]:
-        """The agents' keys as those of clients: to be listed."""
-        keys = self.agents.values()
-        return tuple(ClientKey(key.name, _digest(key.secret), key.made_at, self.limits_of(key.name)) for key in keys)
 
     def client_of(self, secret: str) -> str | None:
         """The client whose key ``secret`` is; None if it is nobody's, or has expired. Raises nothing."""
@@ -260,11 +255,11 @@ class ClientKeys:
         self.box_key, self._box_problem = self._read_own()
         own = {_digest(self.box_key): BOX} if self.box_key else {}
         clients = {key.sha256: key.name for key in self.clients.values()}
-        agents, certain = read_agent_keys(self._paths)
-        self.agents = agents if certain else self.agents
-        self._owners = (
-            {} if self.problem else {_digest(key.secret): name for name, key in agents.items()} | own | clients
-        )
+        stored, certain = read_agent_keys(self._paths)
+        agents = [ClientKey(each.name, _digest(each.secret), each.made_at, self.limits_of(each.name))
+                  for each in stored.values()]  # fmt: skip
+        self.agents = {key.name: key for key in agents} if certain else self.agents
+        self._owners = {} if self.problem else {key.sha256: key.name for key in agents} | own | clients
         if self._known != remembered:
             with contextlib.suppress(OSError):  # this process remembers it
                 self._write_memory()

@@ -61,10 +61,10 @@ def agent_launch(agent: LaunchedAgent, target: ClientTarget, folder: Path) -> Ag
     """What starts ``agent`` for ``target``; ``folder``: where the caller writes its files."""
     entry = CLIENT_DATA[agent.client]
     launch = {"settings": {}, "env": {}, "args": [], "files": {}, "unset": [], **entry["launch"]}
-    settings = filled(_merged(entry["settings"], launch["settings"]), target, target.model)
-    exported = {name: str(value) for name, value in settings.items()} if entry["form"] == "exports" else {}
+    settings = _settings(entry, target, launch["settings"])
+    exported = settings if entry["form"] == "exports" else {}
     words = {
-        "settings": exported or settings,
+        "settings": settings,
         "settings_json": json.dumps(settings, ensure_ascii=False),
         "folder": folder,
         "data": Path(__file__).parent / "data",
@@ -84,12 +84,13 @@ def agent_launch(agent: LaunchedAgent, target: ClientTarget, folder: Path) -> Ag
 
 def home_files(agent: LaunchedAgent, target: ClientTarget, files: Mapping[str, Any]) -> dict[str, str]:
     """JSON texts by their paths; their words are those of ``agent``."""
-    entry = CLIENT_DATA[agent.client]
-    settings = filled(entry["settings"], target, target.model)
-    if entry["form"] == "exports":
-        settings = {name: str(value) for name, value in settings.items()}
-    words = {"settings": settings}
+    words = {"settings": _settings(CLIENT_DATA[agent.client], target, {})}
     return {name: json.dumps(filled(value, target, target.model, words), indent=2) for name, value in files.items()}
+
+
+def _settings(entry: Mapping[str, Any], target: ClientTarget, changes: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = filled(_merged(entry["settings"], changes), target, target.model)
+    return {name: str(value) for name, value in values.items()} if entry["form"] == "exports" else values
 
 
 def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

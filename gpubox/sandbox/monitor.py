@@ -138,12 +138,10 @@ class _Orders:
             if not name.isdigit() or int(name) == os.getpid():
                 continue
             states = set()
-            try:
+            with suppress(OSError):
                 for task in os.listdir(f"/proc/{name}/task"):  # noqa: PTH208
-                    with open(f"/proc/{name}/task/{task}/stat") as file:  # noqa: PTH123
+                    with suppress(OSError), open(f"/proc/{name}/task/{task}/stat") as file:  # noqa: PTH123
                         states.add(file.read().rpartition(")")[2].split(None, 1)[0])
-            except OSError:
-                pass
             seen.append((int(name), states))
         return seen
 

@@ -41,25 +41,13 @@ class Difference:
 class PrivateCopy:
     """The copy of one chat."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        folder: Path,
-        owner: int | None,
-        *,
-        heavy: bool,
-        read_only: tuple[str, ...] | None = None,
-    ) -> None:
-        """``heavy``: what HEAVY names can be mounted read-only, and programs may set modes.
-
-        ``read_only``: what is mounted so already.
-        """
+    def __init__(self, policy: Policy, folder: Path, owner: int | None, *, heavy: bool) -> None:
+        """``heavy``: what HEAVY names can be mounted read-only, and programs may set modes."""
         assert policy.workspace is not None
         self.view = View([*policy.layers, policy.workspace])
         self.folder, self._owner, self._keeps_modes = folder, owner, not heavy
         self._stamp = folder.with_suffix(".stamp")
-        mountable = (name for name in HEAVY if heavy and self._only_in_workspace(name))
-        self.read_only = tuple(mountable) if read_only is None else read_only
+        self.read_only = tuple(name for name in HEAVY if heavy and self._only_in_workspace(name))
         """Folders that are not copied."""
 
     def _only_in_workspace(self, name: str) -> bool:
@@ -99,9 +87,8 @@ class PrivateCopy:
             if free < 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
 
-    def harvest(self) -> list[str]:
-        """Puts what differs from the view into its top layer, and returns the paths. Raises OSError."""
-        changed: list[str] = []
+    def harvest(self) -> None:
+        """Puts what differs from the view into its top layer. Raises OSError."""
         now, top = time.time_ns() - CLOCK_NANOSECONDS, TopLayer(self.view, self._owner)
         for difference in self._differences(from_view=False):
             names, seen, new = difference.names, difference.seen, difference.copied
@@ -112,9 +99,7 @@ class PrivateCopy:
                 new = replace(new, status=os.stat(new.name, dir_fd=new.folder, follow_symlinks=False))
             if new:
                 top.put(names, new)
-            changed.append("/".join(names) + (" (removed)" if not new else "/" if new.is_folder else ""))
         os.utime(self._stamp, ns=(now, now))
-        return sorted(changed)
 
     def _differences(self, *, from_view: bool) -> Iterator[Difference]:
         """What of the view is not in the copy or else, a folder before what is in it.

@@ -23,6 +23,7 @@ from gpubox.json_rpc import MAX_LINE
 from gpubox.sandbox.bubblewrap import Place
 from gpubox.sandbox.confined_run import ConfinedRun, finish, start_confined
 from gpubox.sandbox.folders import check_workspace, give
+from gpubox.sandbox.layers import View
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.private_copy import PrivateCopy
 from gpubox.sandbox.runner import Sandbox
@@ -53,21 +54,15 @@ class _ResidentRun(ConfinedRun):
     _checked: float = 0.0
 
     def rests(self) -> bool:
-        """Whether it has used next to no CPU time since the last check, which was a moment ago."""
-        used = self._cpu_seconds()
-        rests = 0 <= used - self._used < _REST_CPU_SECONDS
+        """Whether it started no process and used next to no CPU time since the last check, a moment ago."""
+        pids = descendants(self.process.popen.pid)
+        used = _cpu_seconds(pids)
+        rests = pids == self._known and 0 <= used - self._used < _REST_CPU_SECONDS
         self.pause = _REST_PAUSE if rests else _PAUSE
         if rests and time.monotonic() < self._checked + _REST_SECONDS:
             return True
-        self._known, self._checked = descendants(self.process.popen.pid), time.monotonic()
-        self._used = self._cpu_seconds()
+        self._known, self._used, self._checked = pids, used, time.monotonic()
         return False
-
-    def _cpu_seconds(self) -> float:
-        try:
-            return sum(time.clock_gettime(~pid << 3 | 2) for pid in self._known)  # clock_getcpuclockid(3)
-        except OSError:
-            return -1.0
 
     def keep(self, data: bytes) -> None:
         """Keeps the end."""
@@ -103,6 +98,13 @@ class _ResidentRun(ConfinedRun):
             self.kill()
 
 
+def _cpu_seconds(pids: list[int]) -> float:
+    try:
+        return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)  # clock_getcpuclockid(3)
+    except OSError:
+        return -1.0
+
+
 class Resident:
     """A confined program that runs. ``close`` it."""
 
@@ -111,7 +113,7 @@ class Resident:
     writer: asyncio.StreamWriter
     """Its stdin."""
 
-    def __init__(self, run: _ResidentRun, policy: Policy, copy: PrivateCopy, owner: int | None) -> None:
+    def __init__(self, run: _ResidentRun, copy: PrivateCopy) -> None:
         self.ended = asyncio.Event()
         """It has ended, and all its processes with it."""
         self.why = ""
@@ -119,10 +121,9 @@ class Resident:
         self.exit_code: int | None = None
         self.terminal = run.process.stdin_fd
         """The other end of its terminal, if it has one instead of streams."""
-        self._run, self._policy, self._copy, self._owner = run, policy, copy, owner
+        self._run, self._copy, self._in_turn = run, copy, False
         self._reading: asyncio.ReadTransport | None = None
         self._writing: asyncio.WriteTransport | None = None
-        self._turn: PrivateCopy | None = None
         self._stopping = asyncio.Lock()
         self._task = asyncio.create_task(self._live())
 
@@ -144,22 +145,23 @@ class Resident:
     async def begin_turn(self, layers: tuple[Path, ...]) -> None:
         """Makes the copy what the workspace under ``layers`` is, the top one first. Raises GpuboxError."""
         async with self._standing_still():
-            turn = self._copy_over(layers)
-            await in_thread_explained(finish(asyncio.to_thread(turn.synchronize)))
-            self._turn = turn
+            self._in_turn = False
+            self._copy.view = View([*layers, self._copy.view.folders[-1]])
+            await in_thread_explained(finish(asyncio.to_thread(self._copy.synchronize)))
+            self._in_turn = True
             self._run.watch_disk()
 
-    async def end_turn(self) -> tuple[str, ...]:
-        """Puts what it changed into the top layer of the turn, and returns the paths, ``x (removed)`` for removed ones.
+    async def end_turn(self) -> None:
+        """Puts what it changed into the top layer of the turn.
 
         Does nothing if no turn was begun. It works on after it, but what it changes then is gone at the next turn.
         Raises GpuboxError.
         """
-        if self._turn is None:
-            return ()
-        turn, self._turn = self._turn, None
+        if not self._in_turn:
+            return
+        self._in_turn = False
         async with self._standing_still():
-            return tuple(await in_thread_explained(finish(asyncio.to_thread(turn.harvest))))
+            await in_thread_explained(finish(asyncio.to_thread(self._copy.harvest)))
 
     async def close(self) -> None:
         """Kills every process of it, and returns when all are dead. May be called twice."""
@@ -170,10 +172,6 @@ class Resident:
         elif self.terminal >= 0:
             os.close(self.terminal)
         self.terminal = -1
-
-    def _copy_over(self, layers: tuple[Path, ...]) -> PrivateCopy:
-        policy = replace(self._policy, layers=layers)
-        return PrivateCopy(policy, self._copy.folder, self._owner, heavy=True, read_only=self._copy.read_only)
 
     @contextlib.asynccontextmanager
     async def _standing_still(self) -> AsyncIterator[None]:
@@ -226,7 +224,7 @@ async def start_resident(sandbox: Sandbox, program: ResidentProgram, policy: Pol
     except BaseException:
         _working.discard(folder)
         raise
-    resident = Resident(_ResidentRun(process, policy, (folder, cache, program.home)), policy, copy, owner)
+    resident = Resident(_ResidentRun(process, policy, (folder, cache, program.home)), copy)
     try:
         if not program.terminal:
             await resident.connect()

@@ -122,9 +122,7 @@ def boot_text(policy: Policy, config: Mapping[str, object], folders: Sequence[st
         "memory": policy.memory_bytes,
         "monitor": _MONITOR_TEXT,
         # Those of the workspace run a program if they are there.
-        "pythons": []
-        if policy.resident or not policy.workspace
-        else [f"{config['work']}/{name}/bin/python" for name in VENVS],
+        "pythons": [f"{config['work']}/{name}/bin/python" for name in VENVS] if policy.workspace else [],
     }
     return f"CONFIG = {common | dict(config)!r}\n{_BOOT_TEXT}".encode()
 
@@ -207,7 +205,7 @@ def _start_bubblewrap(
             pipes = stdin_fd, stdout_fd, control_fd
         else:
             stdin = _stdin(theirs, program.stdin)
-        config = {
+        config: dict[str, object] = {
             "main": bubblewrap.MAIN,
             "work": WORKSPACE_MOUNT,
             "filter": _filter(policy),
@@ -216,15 +214,16 @@ def _start_bubblewrap(
             "uid": uid if confinement.as_root else 0,
             "shell": program.shell,
             "writes": bool(policy.layers),
-            "control_fd": control_end,
-            "argv": resident.argv if resident else (),
-            "relay": _RELAY_TEXT if resident and resident.ports else "",
-            "ports": {port: f"{bubblewrap.SOCKETS_MOUNT}/{name}" for port, name in resident.ports.items()}
-            if resident
-            else {},
-            "terminal": bool(resident and resident.terminal),
-            "group_bounds": group is not None,
         }
+        if resident:
+            config |= {
+                "control_fd": control_end,
+                "argv": resident.argv,
+                "relay": _RELAY_TEXT if resident.ports else "",
+                "ports": {port: f"{bubblewrap.SOCKETS_MOUNT}/{name}" for port, name in resident.ports.items()},
+                "terminal": resident.terminal,
+                "group_bounds": group is not None,
+            }
         tools = _tools(program, policy, Path.home() if confinement.as_root or not uid else Path("/"))
         user = uid if confinement.as_root else bubblewrap.UID
         texts = {

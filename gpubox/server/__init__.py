@@ -20,6 +20,7 @@ log.py                   the log file: rotate, read, fold, cut
 log_parsing.py           log line -> event, from one table
 log_events.py            these events
 failure_causes.py        why a server did not start or died, in one sentence
+verb_process.py          a verb of gpubox as a process, which a switch needs that outlives its front end
 watcher.py               starts and ends the watcher of a server
 watcher_idle.py          the program that waits for a death
 watcher_recovery.py      the program that acts after one: how often a server is restarted, what is brought back

@@ -65,6 +65,8 @@ def test_keys_are_made_listed_changed_and_removed(capfd: Capture, paths: Paths) 
 
 
 def test_the_keys_of_agents_are_listed_and_removed(capfd: Capture, paths: Paths) -> None:
+    agent_key(paths, "codex")
+    assert "still answers codex" in gpubox(capfd, "keys", "remove", "codex")[2]
     secret = agent_key(paths, "opencode")
     code, listed = values(capfd, "keys", "list")
     assert (code, listed["required"], secret in str(listed)) == (0, False, False)

@@ -163,6 +163,8 @@ async def test_a_mistake_says_how_to_correct_it(box: int) -> None:
             ("profile", {"profile": "--help"}, "There is no profile '--help'."),
             ("bench_report", {"runs": ["--output=x"]}, "There is no run yet."),
             ("switch", {"profile": "c"}, "There is no profile 'c'."),
+            ("profile", {"profile": "a\0"}, "cannot be run"),
+            ("profile", {"profile": "a" * 200_000}, "cannot be run"),
         ):
             text, said, ok = await mcp.call(tool, **arguments)
             assert (ok, said["ok"], problem in text) == (False, False, True), text

@@ -109,15 +109,17 @@ async def test_a_turn_begins_with_the_view_and_ends_in_the_layer(walls: Sandbox,
         await resident.begin_turn((world.top,))
         assert await said(resident, "print(open('mine').read(), end=' '); open('mine', 'w').write('2')") == "1 done\n"
         await said(resident, "import os; os.mkdir('d'); open('d/f', 'w').close(); os.unlink('old')")
-        assert await resident.end_turn() == ("d/", "d/f", "mine", "old (removed)")
-        assert await resident.end_turn() == ()
+        await resident.end_turn()
+        assert world.changed() == {"d", "d/f", "mine", "old"}
+        await resident.end_turn()
         await said(resident, "open('between', 'w').write('x')")
         (world.workspace / "mine").write_text("3")
         await resident.begin_turn((second,))  # the first turn is undone
         assert await said(resident, "print(open('mine').read(), sorted(os.listdir()), end=' ')") == (
             "3 ['door', 'mine', 'old'] done\n"
         )
-        assert await resident.end_turn() == ()
+        await resident.end_turn()
+        assert list(second.iterdir()) == []
         await resident.begin_turn((second, world.top))
         assert await said(resident, "print(open('mine').read(), os.path.exists('d/f'), end=' ')") == "2 True done\n"
     assert (world.workspace / "mine").read_text() == "3"
@@ -226,7 +228,8 @@ async def test_floods_and_deafness_cost_nothing_but_the_agent(walls: Sandbox, wo
         await resident.begin_turn((world.top,))
         await until(lambda: len(resident.last_words) > KIB)
         resident.writer.write(bytes(4 * MIB))  # nobody reads it
-        assert await resident.end_turn() == ()
+        await resident.end_turn()
+        assert world.changed() == set()
         assert len(resident.last_words) < 32 * KIB and "\x1b" not in resident.last_words
     assert world.survivors() == []
 
@@ -236,7 +239,8 @@ async def test_it_ends_and_it_is_said_why(walls: Sandbox, world: World) -> None:
         assert await all_output(resident) == "no model"
         assert (resident.why, resident.exit_code) == ("it ended with exit code 1", 1)
         await resident.begin_turn((world.top,))  # what is dead stands still
-        assert await resident.end_turn() == ()
+        await resident.end_turn()
+        assert world.changed() == set()
     program = ResidentProgram(("/nowhere/agent",), (), world.chat / "home")
     missing = await start_resident(walls, program, policy(world), world.chat)
     assert "/nowhere/agent: No such file" in await all_output(missing)
@@ -292,7 +296,7 @@ async def test_heavy_folders_stay_as_they_were_at_its_start(walls: Sandbox, worl
         read = "print(open('node_modules/mine').read(), open('.venv/mine').read(), end=' ')"
         assert await said(resident, read) == "1 2 done\n"
         await said(resident, "open('.venv/mine', 'w').write('3')")
-        assert await resident.end_turn() == (".venv/mine",)
+        await resident.end_turn()
     assert world.changed() == {".venv", ".venv/mine"}
 
 
@@ -363,7 +367,7 @@ def attempt(what, *arguments):
     else: print("ESCAPED")
 assert os.isatty(0) and os.isatty(1) and os.isatty(2)
 attempt(fcntl.ioctl, 0, termios.TIOCSTI, b"x")
-attempt(os.open, "/dev/pts/0", os.O_RDWR); attempt(os.open, "/dev/ptmx", os.O_RDWR)
+attempt(os.open, "/dev/pts/0", os.O_RDWR)
 print(termios.tcgetwinsize(0), file=open("/dev/tty", "w"), flush=True)
 signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
 print(input("name? ").upper(), flush=True)
@@ -406,7 +410,7 @@ async def test_in_a_terminal_it_is_typed_to_and_interrupted(walls: Sandbox, worl
         os.write(near, b"\x03")
         await until(lambda: says(b"never") or gpubox.poll() is not None)
     assert gpubox.returncode == 7, seen
-    assert b"(33, 77)" in seen and b"SMITH" in seen and seen.count(b"held") == 3, seen
+    assert b"(33, 77)" in seen and b"SMITH" in seen and seen.count(b"held") == 2 and b"ESCAPED" not in seen, seen
     assert termios.tcgetattr(far) == before
     for fd in (near, far):
         os.close(fd)

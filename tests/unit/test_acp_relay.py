@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -217,6 +218,23 @@ async def test_closing_ends_what_is_under_way() -> None:
         await asyncio.wait_for(ended.wait(), 10)
         assert not relay.folder.exists()
         await relay.close()
+
+
+async def test_what_a_killed_gpubox_left_goes_at_the_next_start_and_what_is_used_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    left, new, other = tmp_path / "gpubox-relay-left", tmp_path / "gpubox-relay-new", tmp_path / "gpubox-relay-link"
+    for folder in (left, new):
+        folder.mkdir()
+    other.symlink_to(new)
+    (left / GATEWAY).touch()
+    async with Relay(("127.0.0.1", 9)) as used:
+        for folder in (left, used.folder):
+            os.utime(folder, (0, 0))
+        async with Relay(("127.0.0.1", 9)) as relay:
+            assert set(tmp_path.iterdir()) == {new, other, used.folder, relay.folder}  # noqa: ASYNC240
+    assert set(tmp_path.iterdir()) == {new, other}  # noqa: ASYNC240
 
 
 async def test_a_gateway_that_is_not_there_ends_the_connection() -> None:

@@ -19,7 +19,6 @@ from gpubox.agent.chat_files import load_chat
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
-from gpubox.server.events import Step, StepDone, StepFailed, StepStarted
 from tests.acp_editor import DEFS, REQUESTS, editor
 from tests.scripted_server import Play, ScriptedServer, call, says
 
@@ -51,7 +50,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
         return server
 
     monkeypatch.setattr(chat_module, "find_endpoint", find)
-    monkeypatch.setattr("gpubox.acp.serving.find_endpoint", find)
     yield play
 
 
@@ -193,6 +191,18 @@ async def test_unsaved_changes_are_read_and_never_overwritten(paths: Paths, proj
         buffers.texts = {}  # saved away: the editor shows the file again
         await there.turn(session, "/take")
         assert (project / "a.py").read_text() == "def f():\n    return 2\n" and not buffers.written
+
+
+async def test_of_many_files_each_with_unsaved_changes_is_left(
+    paths: Paths, project: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpubox.acp.editor_session._MAX_READ", 1)
+    other = tool("edit", path="b.txt", edits=[{"old": "two", "new": "2"}])
+    async with script(EDIT, other, says("Done.")), editor(paths) as (there, _):
+        session = await there.start(project, **FILES)
+        there.reply = Buffers(project, **{"b.txt": "one\ntwo\nmine\n"})
+        await there.turn(session, "Do it.")
+        assert (project / "b.txt").read_text() == "one\ntwo\n" and "b.txt is left" in there.said()
 
 
 async def test_an_editor_that_still_shows_the_old_text_gets_the_new_one(
@@ -382,60 +392,43 @@ async def test_each_request_of_the_protocol_is_answered(paths: Paths, project: P
                 )
                 assert "gpubox failed" not in json.dumps(answer), (method, params, answer)
         assert (await there.error("session/fly"))["code"] == -32601
-        session = (await there.get("session/new", cwd=str(project), mcpServers=[{"name": 1}, 2]))["sessionId"]
+        odd = [{"name": 1}, 2, {"name": "a", "command": "b", "args": [], "env": 3}]
+        session = (await there.get("session/new", cwd=str(project), mcpServers=odd))["sessionId"]
+        assert "absolute path" in (await there.error("session/new", cwd="/a\0b", mcpServers=[]))["message"]
         for wrong in (("mode", "fly"), ("model", "no-such"), ("speed", "1")):
             chosen = dict(zip(("configId", "value"), wrong, strict=True))
             assert await there.error("session/set_config_option", sessionId=session, **chosen)
         assert "cannot be used" in (await there.error("session/new", cwd="/no/such", mcpServers=[]))["message"]
         assert "is a system folder" in (await there.error("session/new", cwd="/etc", mcpServers=[]))["message"]
-        error = (await there.prompt(session, "Hello"))["error"]
+        error = (await there.prompt(session, {"type": "resource_link", "uri": "file://[a", "name": "a"}))["error"]
         assert error["message"] == "No server is running that could answer. Start one."
-
-
-class SwitchingBox:
-    """Stands for the Supervisor: a busy server, and a profile that would not fit."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *fails: str) -> None:
-        self.fails, self.runs, self.tries = [*fails], "coder", list[dict[str, Any]]()
-        monkeypatch.setattr("gpubox.planner.supervisors.make_supervisor", self._make)
-        monkeypatch.setattr(ProfileChoice, "_running", lambda _: self.runs)
-
-    def _make(self, paths: Paths, config: Any, instance: str, emit: Any, **how: Any) -> Any:
-        self.emit, self.how = emit, how
-        return self
-
-    async def switch(self, profile: Any, **how: Any) -> None:
-        self.tries.append({**self.how, **how})
-        failure = self.fails.pop(0) if self.fails else ""
-        self.emit(StepStarted(Step.WAIT if failure == "busy" else Step.LOAD, profile.name))
-        if failure == "memory":
-            raise GpuboxError("It would not fit.", code=ExitCode.WOULD_NOT_FIT)
-        if failure:
-            self.emit(StepFailed(Step.CHECK, profile.name, f"It is {failure}."))
-            raise GpuboxError(f"It is {failure}.")
-        self.emit(StepDone(Step.LOAD, profile.name, 1.0))
-        await asyncio.sleep(0)
-        self.runs = profile.name
 
 
 async def test_another_profile_answers_from_the_next_prompt_on(
     paths: Paths, project: Path, script: Script, write_profile: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_profile("other", 'model = "/models/x.gguf"\n')
-    box = SwitchingBox(monkeypatch, "memory", "busy")
+    runs, switches, broken = ["coder"], list[tuple[str, ...]](), list[str]()
+
+    async def switch(*words: str, note: Callable[[str], None]) -> None:
+        switches.append(words)
+        note("✓ load other  1.0 s")
+        if broken:
+            raise GpuboxError("It is broken.")
+        runs.append(words[-1])
+
+    monkeypatch.setattr("gpubox.acp.profile_choice.run_json_verb", switch)
+    monkeypatch.setattr(ProfileChoice, "_running", lambda _: runs[-1])
     async with script(says("I am other.")), editor(paths) as (there, _):
         session = await there.start(project)
         chosen = await there.get("session/set_config_option", sessionId=session, configId="model", value="other")
-        assert chosen["configOptions"][1]["currentValue"] == "other" and not box.tries
-        there.reply = chooses("anyway", "now")
+        assert chosen["configOptions"][1]["currentValue"] == "other" and not switches
         assert await there.turn(session, "Who are you?") == "end_turn"
-        assert [(each["anyway"], each["stop_now"], each["wait"]) for each in box.tries] == [
-            (False, False, 0), (True, False, 0), (True, True, 0)
-        ]  # fmt: skip
+        assert switches == [("switch", "--json", "--", "other")]
         assert there.of("tool_call")[0]["title"] == "Switch to other"
         shown = there.of("tool_call_update")
         assert shown[-1]["status"] == "completed" and "✓ load other" in json.dumps(shown, ensure_ascii=False)
-        box.fails = ["broken"]
+        broken.append("yes")
         await there.get("session/set_config_option", sessionId=session, configId="model", value="demo")
         assert (await there.prompt(session, "And now?"))["error"]["message"] == "It is broken."
         assert there.of("tool_call_update")[-1]["status"] == "failed"

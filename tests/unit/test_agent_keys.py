@@ -61,7 +61,7 @@ def test_limits_of_a_client_with_its_name_hold_for_the_agent(paths: Paths) -> No
     ClientKeys(paths).add("opencode", limits)
 
     assert (now(gateway).client_of(secret), now(gateway).limits_of("opencode")) == ("opencode", limits)
-    assert [entry.limits for entry in now(gateway).agent_entries()] == [limits]
+    assert [entry.limits for entry in now(gateway).agents.values()] == [limits]
     ClientKeys(paths).change("opencode", expires_at="2001-01-01T00:00:00.000Z")
     assert now(gateway).client_of(secret) is None
 

@@ -47,6 +47,7 @@ def test_each_agent_gets_address_and_model_and_the_key_is_no_argument(agent: str
         assert word not in texts
     assert all(isinstance(value, str) and value and "None" not in value for value in launch.environment.values())
     assert not {name for name in launch.environment if name in launch.unset}
+    assert not {"GPUBOX_API_KEY", "LLAMA_API_KEY"} & {*launch.environment}, "a gpubox that the agent calls reads them"
     for text in launch.files.values():
         assert "None" not in str(json.loads(text))
 
@@ -85,9 +86,9 @@ def test_codex_reads_its_key_from_the_environment() -> None:
     provider = settings["model_providers"][settings["model_provider"]]
     assert (settings["model"], settings["model_context_window"]) == (ODD.name, 1024)
     assert provider == {
-        "name": "gpubox", "base_url": f"{BASE}/v1", "wire_api": "responses", "env_key": "GPUBOX_API_KEY",
+        "name": "gpubox", "base_url": f"{BASE}/v1", "wire_api": "responses", "env_key": "GPUBOX_AGENT_KEY",
     }  # fmt: skip
-    assert launch.environment == {"GPUBOX_API_KEY": KEY}
+    assert launch.environment == {"GPUBOX_AGENT_KEY": KEY}
     assert settings["check_for_update_on_startup"] is settings["analytics"]["enabled"] is False
 
 

@@ -76,9 +76,9 @@ def test_every_client_gets_address_model_and_key(client: str, model: ClientModel
     elif client == "zed":
         variable, _, rest = text.partition("\n")
         settings = json.loads(rest)
-        assert variable.endswith("GPUBOX_API_KEY=gb-secret")
-        assert settings["agent"]["default_model"] == {"provider": "gpubox", "model": model.name}
-        (entry,) = settings["language_models"]["openai_compatible"]["gpubox"]["available_models"]
+        assert variable.endswith(" GPUBOX_GATEWAY_API_KEY=gb-secret")
+        assert settings["agent"]["default_model"] == {"provider": "gpubox-gateway", "model": model.name}
+        (entry,) = settings["language_models"]["openai_compatible"]["gpubox-gateway"]["available_models"]
         assert (entry["name"], entry["max_tokens"]) == (model.name, model.context)
     elif client in ("claude-code", "goose", "ollama", "open-webui", "qwen-code"):
         words = set(shlex.split(text.replace("=", " ")))

@@ -111,6 +111,14 @@ async def test_requests_of_the_other_end_are_answered_beside_each_other() -> Non
         ]
 
 
+async def test_two_requests_of_one_id_end_with_the_conversation() -> None:
+    before = asyncio.all_tasks()
+    async with _ends() as ends:
+        ends.say({"id": 1, "method": "wait"}, {"id": 1, "method": "wait"}, {"id": 2, "method": "echo"})
+        await ends.receive()
+    assert asyncio.all_tasks() == before
+
+
 async def test_a_fault_of_gpubox_is_an_answer_too() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))

@@ -113,7 +113,7 @@ def list_command(context: Context, as_json: bool) -> None:
         diagnostics.note(f"gpubox: {problem}")
     spent = Ledger(context.paths.ledger).spent_tokens
     used = [(key, spent(key.name), False) for key in keys.clients.values()]
-    used += [(key, spent(key.name), True) for key in keys.agent_entries()]
+    used += [(key, spent(key.name), True) for key in keys.agents.values()]
     if as_json:
         needed = {"required": keys.any, "box_key": bool(keys.box_key), "problem": problem or None}
         output.emit_json({**needed, "keys": [key_values(*each) for each in used]})
@@ -149,9 +149,12 @@ def remove_command(context: Context, name: str, as_json: bool) -> None:
     starts is removed, too: the next start makes a new one.
     """
     keys = ClientKeys(context.paths)
-    if not remove_agent_key(context.paths, name) or name in keys.clients:
+    was_agent = remove_agent_key(context.paths, name)
+    if not was_agent or name in keys.clients:
         keys.remove(name)
     output.emit_result(f"{name}'s key is removed.", {"name": name, "removed": True}, as_json=as_json)
+    if was_agent and not keys.any:
+        diagnostics.note(f"  ! The gateway needs no key: it still answers {name}. `gpubox keys add NAME` changes that.")
     _note_no_key(keys)
 
 

@@ -23,10 +23,8 @@ def command(context: Context, allow: tuple[str, ...]) -> None:
     from gpubox.cli.mcp_server import McpBox
     from gpubox.json_rpc import own_streams
 
-    options = ["--config", str(context.config_file.absolute())] if context.config_file else []
-
     async def serve() -> str:
         streams = await own_streams("An MCP client starts it: claude mcp add gpubox -- gpubox mcp")
-        return await McpBox(*streams, options=options, may_switch="switch" in allow).run()
+        return await McpBox(*streams, options=context.paths.options, may_switch="switch" in allow).run()
 
     diagnostics.note(run_cancellable(serve()))
