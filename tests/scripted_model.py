@@ -59,15 +59,14 @@ class Asked:
         if self.task != "FIX":
             return []
         read, edit = self._first(READS), self._first(EDITS)
-        values = {
-            "old": "    return a - b", "new": "    return a + b",
+        old, new = "    return a - b", "    return a + b"
+        values: dict[str, Any] = {
             "file_path": file, "filePath": file, "path": file, "input": PATCH, "files": [{"path": file}],
             "command": "str_replace", "instruction": "mend it", "start_line": None, "end_line": None,
         }  # fmt: skip
-        for new, names in (("old", ("old_string", "oldString", "oldText", "old_text", "old_str")),
-                           ("new", ("new_string", "newString", "newText", "new_text", "new_str"))):  # fmt: skip
-            values |= dict.fromkeys(names, values[new])
-        values["edits"] = [{"oldText": values["old"], "newText": values["new"]}]
+        values |= dict.fromkeys(("old_string", "oldString", "oldText", "old_text", "old_str"), old)
+        values |= dict.fromkeys(("new_string", "newString", "newText", "new_text", "new_str"), new)
+        values["edits"] = [{"oldText": old, "newText": new}]
         patch = f"apply_patch <<'EOF'\n{PATCH}EOF\n"
         return [
             self._fitting(read, values) if read else self._command(run, "cat calc.py"),
@@ -189,13 +188,14 @@ def chat_api(_: dict[str, Any], script: Iterator[str | Call]) -> Iterator[dict[s
 
 
 def messages_api(_: dict[str, Any], script: Iterator[str | Call]) -> Iterator[dict[str, Any]]:
-    message = {"id": f"m{time.time_ns()}", "type": "message", "role": "assistant", "model": "box", "content": [],
-               "stop_reason": None, "usage": {"input_tokens": 1000, "output_tokens": 1}}  # fmt: skip
+    message: dict[str, Any] = {"id": f"m{time.time_ns()}", "type": "message"}
+    message |= {"role": "assistant", "model": "box", "content": []}
+    message |= {"stop_reason": None, "usage": {"input_tokens": 1000, "output_tokens": 1}}
     yield {"type": "message_start", "message": message}
     finish, is_open = "end_turn", False
     for step in script:
         if not is_open:
-            block = {"type": "text", "text": ""}
+            block: dict[str, Any] = {"type": "text", "text": ""}
             if not isinstance(step, str):
                 block = {"type": "tool_use", "id": f"toolu_{time.time_ns()}", "name": step[0], "input": {}}
             yield {"type": "content_block_start", "index": 0, "content_block": block}
