@@ -35,6 +35,8 @@ MAX_OUTPUT, MAX_ARGUMENT, MAX_DIFF = 8_000, 2_000, 200_000
 """Characters of a call's output, of each of its arguments, and of a text that is compared."""
 MAX_CHANGES = 500
 """Of plans, offers and calls that are told again in one turn; further ones are dropped: the chat's file keeps them."""
+_RAW_TEXTS = ("formatted_output", "aggregated_output", "output", "stdout")
+"""Where a raw output that is no text has one."""
 _ENDED = {"completed": True, "failed": False}
 
 
@@ -227,8 +229,11 @@ class TurnUpdates:
                 diffs.append(_diff(path, diff))
             elif isinstance(item, dict):
                 texts.append(protocol.text_of(item.get("content"), 8 * MAX_OUTPUT))
-        if not any(texts) and not known.output and isinstance(update.raw_output, str):
-            texts = [update.raw_output[: 8 * MAX_OUTPUT]]
+        raw = update.raw_output
+        if isinstance(raw, dict):
+            raw = next((raw[name] for name in _RAW_TEXTS if isinstance(raw.get(name), str)), None)
+        if not any(texts) and isinstance(raw, str):
+            texts = [raw[: 8 * MAX_OUTPUT]]
         if any(texts):
             known.output = "\n".join(filter(None, texts))
         if diffs:

@@ -1,10 +1,11 @@
 """Real coding agents, hosted: a scripted model behind the real gateway has each read, edit and run, be denied a
 permission, be stopped, come back in another process, and be undone.
 
-    python -m tests.perf.hosted_agents [--times N] [--open] [--real URL] AGENT...
+    python -m tests.perf.hosted_agents [--times N] [--open] [--real URL] [--tools] AGENT...
 
-``--open``: without walls. ``--real``: a llama-server that reads every prompt; its usage and timings are passed on. The
-programs are looked for on PATH. A HOME of one's own is advised.
+``--open``: without walls. ``--tools``: shows the tools of the first request. ``--real``: a llama-server that reads
+every prompt of the chat API; its usage and timings are passed on. The programs are looked for on PATH. A HOME of one's
+own is advised.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -21,11 +21,9 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
-from contextlib import aclosing, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import aclosing
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
 
 from gpubox.acp.host import AgentOnBox, host_agents
 from gpubox.acp.hosted_turn import Started
@@ -39,104 +37,9 @@ from gpubox.gateway.background import start_detached
 from gpubox.gateway.gateway_client import stop
 from gpubox.paths import Paths
 from tests.hosted_process import start_open
+from tests.scripted_model import Model
 
-BROKEN, MENDED = "def add(a, b):\n    return a - b\n", "def add(a, b):\n    return a + b\n"
-
-
-class Model(BaseHTTPRequestHandler):
-    """A model that follows the last prompt: FIX reads, edits and runs; SLOW speaks without end; else it answers."""
-
-    protocol_version = "HTTP/1.1"
-    real = ""
-    read: ClassVar[dict[str, Any]] = {"usage": {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}}
-    """What a real server said of the request."""
-
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"object": "list", "data": [{"id": "box", "object": "model"}]}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.real:
-            asked = {key: value for key, value in request.items() if key not in ("stream_options", "stream")}
-            body = json.dumps({**asked, "max_tokens": 1, "cache_prompt": True}).encode()
-            headers = {"content-type": "application/json"}
-            with urllib.request.urlopen(urllib.request.Request(f"{self.real}{self.path}", body, headers)) as reply:
-                said = json.load(reply)
-                Model.read = {"usage": said["usage"], "timings": said["timings"]}
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("connection", "close")
-        self.end_headers()
-        self.close_connection = True
-        with suppress(OSError):
-            self._chat(request)
-
-    def _chat(self, request: dict[str, Any]) -> None:
-        messages = request.get("messages", [])
-        texts = [json.dumps(m.get("content")) for m in messages if m["role"] == "user"]
-        at = max((n for n, m in enumerate(messages) if m["role"] == "user" and "TASK" in json.dumps(m)), default=0)
-        done = [m for m in messages[at:] if m["role"] == "tool"]
-        task = next(
-            (word for word in ("FIX", "SLOW", "RUN") if texts and f"TASK {word}" in json.dumps(messages[at])), ""
-        )
-        tools = {
-            t["function"]["name"]: t["function"]["parameters"].get("properties", {}) for t in request.get("tools", [])
-        }
-        if not tools:
-            self._say("A title")
-            return
-        if task == "SLOW":
-            for _ in range(600):
-                self._event({"content": "and on "})
-                time.sleep(0.05)
-        place = re.search(r'/[^\s"<>\\]+\.open/copy', json.dumps(messages))
-        cwd = place[0] if place else "/workspace"
-        file = f"{cwd}/calc.py"
-        run = "run_shell_command" if "run_shell_command" in tools else "bash"
-        steps = {
-            "FIX": [
-                ("read_file" if "read_file" in tools else "read", {"file_path": file, "filePath": file, "path": file}),
-                ("edit", {"file_path": file, "filePath": file, "path": file, "old_string": "a - b",
-                          "new_string": "a + b",
-                          "oldString": "a - b", "newString": "a + b"}),
-                (run, {"command": "python3 -c 'import calc; print(calc.add(1, 2))'", "description": "run it"}),
-            ],
-            "RUN": [(run, {"command": "touch denied.txt", "description": "make a file"})],
-        }.get(task, [])  # fmt: skip
-        if len(done) < len(steps):
-            name, given = steps[len(done)]
-            known = tools.get(name, {})
-            self._call(name, {key: value for key, value in given.items() if not known or key in known})
-            return
-        said = [text for text in texts if "remember" in text]
-        self._say(f"Done. I was told {len(texts)} things, {len(said)} to remember.")
-
-    def _event(self, delta: dict[str, Any], finish: str | None = None) -> None:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        value = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "box", "choices": [choice]}
-        self.wfile.write(b"data: " + json.dumps(value | (self.read if finish else {})).encode() + b"\n\n")
-        self.wfile.flush()
-
-    def _call(self, name: str, given: dict[str, Any]) -> None:
-        call = {"index": 0, "id": f"c{time.time_ns()}", "type": "function",
-                "function": {"name": name, "arguments": json.dumps(given)}}  # fmt: skip
-        self._event({"role": "assistant", "tool_calls": [call]})
-        self._event({}, "tool_calls")
-        self.wfile.write(b"data: [DONE]\n\n")
-
-    def _say(self, text: str) -> None:
-        for word in text.split(" "):
-            self._event({"content": f"{word} "})
-        self._event({}, "stop")
-        self.wfile.write(b"data: [DONE]\n\n")
+BROKEN = "def add(a, b):\n    return a - b\n"
 
 
 async def opened(box: AgentOnBox, turn: HostedTurn) -> Started:
@@ -211,7 +114,8 @@ async def one(paths: Paths, agent: str, folder: Path, *, is_open: bool) -> dict[
         desk.answer = Answer(True)
         began = time.monotonic()
         events = await send(chat, "TASK SLOW: speak", "TextDelta")
-        told["cancel"] = "ok" if ended(events) == "stopped" else ended(events)
+        early = "Done" not in getattr(events[-1], "text", "")
+        told["cancel"] = "ok" if ended(events) == "stopped" and early else f"{ended(events)}, early {early}"
         told["cancel s"] = f"{time.monotonic() - began:.1f}"
         name = chat.name
         await chat.close()
@@ -238,8 +142,9 @@ async def main() -> int:
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--open", action="store_true")
     parser.add_argument("--real", default="")
+    parser.add_argument("--tools", action="store_true")
     arguments = parser.parse_args()
-    Model.real = arguments.real
+    Model.real, Model.show_tools = arguments.real, arguments.tools
     server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     paths = Paths.default()

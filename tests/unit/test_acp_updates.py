@@ -1,0 +1,16 @@
+"""What the updates of hosted agents become."""
+
+from __future__ import annotations
+
+from gpubox.acp.updates import TurnUpdates
+from gpubox.agent.events import ToolFinished
+
+
+def test_the_output_is_what_a_command_wrote_and_not_what_was_asked_before_it() -> None:
+    updates = TurnUpdates("1", lambda: 0.0)
+    call = {"toolCallId": "a", "kind": "execute", "title": "cat x", "rawInput": {"command": "cat x"}}
+    asked = {"type": "content", "content": {"type": "text", "text": "Available Decisions: Approved"}}
+    updates.heed({"sessionUpdate": "tool_call", **call, "status": "pending", "content": [asked]})
+    raw = {"exit_code": 0, "formatted_output": "3\n", "stdout": "3\n"}
+    events = updates.heed({"sessionUpdate": "tool_call_update", **call, "status": "completed", "rawOutput": raw})
+    assert [event.output.text.strip() for event in events if isinstance(event, ToolFinished)] == ["3"]
