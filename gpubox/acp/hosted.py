@@ -25,6 +25,7 @@ from gpubox.agent.tools import AskOwner
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.json_rpc import BAD_PARAMETERS, NO_SUCH_METHOD, Peer, RpcError
+from gpubox.sandbox.confined_run import finish
 
 _REASONS: Mapping[str, EndReason] = {"cancelled": "stopped", "max_tokens": "length", "max_turn_requests": "rounds"}
 MAX_SESSION_ID = 500
@@ -54,11 +55,13 @@ class HostedProgram:
             yield await work
         finally:
             self._turn = None
-            if not work.done():
-                work.cancel()
-                await asyncio.wait([work])
-            if work.cancelled():
-                await self.close()
+            try:
+                if not work.done():
+                    work.cancel()
+                    await finish(asyncio.wait([work]))  # however often it is cancelled: it is putting the changes away
+            finally:
+                if work.cancelled():
+                    await finish(self.close())
 
     def stop(self) -> None:
         """Asks the agent to stop; if it does not, it is ended."""
@@ -91,9 +94,7 @@ class HostedProgram:
         try:
             reason = await turn.answered(session)
         finally:
-            began = asyncio.create_task(self._harvest(turn, session))
-            await asyncio.wait([began])
-        began.result()
+            await finish(self._harvest(turn, session))
         for event in turn.updates.end():
             turn.emit(event)
         await turn.tell_rounds(last=True)

@@ -6,7 +6,6 @@ For its chat it is a hosted agent whose only turn lasts from its start to its en
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -22,6 +21,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.interchange.agent_launch import LaunchedAgent
 from gpubox.paths import Paths
+from gpubox.sandbox.confined_run import finish
 from gpubox.sandbox.resident import run_in_terminal
 
 _OF_TERMINALS = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE")
@@ -53,9 +53,8 @@ class AgentInTerminal:
             problem = error
         finally:
             self.stop()
-            with contextlib.suppress(GpuboxError, asyncio.CancelledError):
-                await self._work
-            await run_in_thread(turn.work.workspace.note_changes)
+            await finish(asyncio.wait([self._work]))
+            await finish(run_in_thread(turn.work.workspace.note_changes))
         if self._why:
             yield Notice("stopped", f"{self._box.agent.title} was ended: {self._why}.")
         totals = TurnTotals(timing=RoundTiming(wall_seconds=time.monotonic() - began))
@@ -80,9 +79,9 @@ class AgentInTerminal:
                     self._why = walls.process.why
                 return code
             finally:
-                await walls.process.end_turn()
+                await finish(walls.process.end_turn())
         finally:
-            await walls.close()
+            await finish(walls.close())
 
 
 def in_terminal(

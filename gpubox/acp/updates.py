@@ -149,13 +149,13 @@ class TurnUpdates:
             self.skipped += 1
             raise GpuboxError("A permission needs a call and options.")
         events = self._tool(update, show=True)
-        call = self._calls[update.tool_call_id].call if update.tool_call_id in self._calls else ToolCall("", "other")
+        known = self._calls.get(update.tool_call_id) or _Call(ToolCall("", "other"))
         names: list[str] = []
         for option in options:
             name = line(option.name, 80) or line(option.option_id, 80) or "?"
             names.append(f"{name} ({len(names) + 1})" if name in names else name)
-        text = f"May it do this? {call.title or call.name}"
-        return events, OwnerQuestion("permission", text, tuple(names), call), options
+        text = f"May it do this? {known.call.title or known.call.name}"
+        return events, OwnerQuestion("permission", text, tuple(names), known.call, shorten_diff(known.diff)), options
 
     def deny(self, call: ToolCall | None) -> None:
         """The owner said no to this call."""

@@ -76,6 +76,8 @@ class OwnerQuestion(msgspec.Struct, frozen=True):
     """Answers to choose from; empty: any text."""
     call: ToolCall | None = None
     """The call that asks."""
+    diff: str = ""
+    """What it would change."""
 
 
 class Answer(msgspec.Struct, frozen=True):

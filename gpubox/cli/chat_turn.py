@@ -197,7 +197,8 @@ class ApprovalPrompt:
         if question.kind == "permission":
             how = "a number, or n for no,"
             choices = "".join(f"\n  {number}  {name}" for number, name in enumerate(question.options, 1))
-        diagnostics.note_text(reveal_hidden(f"{question.text}{choices}") + f"\nType {how} and Enter.")
+        diff = f"\n{question.diff}" if question.diff else ""
+        diagnostics.note_text(reveal_hidden(f"{question.text}{diff}{choices}") + f"\nType {how} and Enter.")
         line = await run_in_thread(sys.stdin.readline)
         self.can_ask, answer = bool(line), line.strip()
         if question.kind == "ask":

@@ -78,7 +78,7 @@ def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...]
     """Runs the agent as the one turn of a new chat. Returns its exit code."""
     from gpubox.acp.in_terminal import in_terminal
     from gpubox.agent.chat import Chat
-    from gpubox.agent.chat_files import remove_chat
+    from gpubox.agent.chat_files import free_name, remove_chat
     from gpubox.agent.chat_log import ChatSettings
     from gpubox.agent.events import FilesChanged, Notice, TurnFailed
     from gpubox.concurrency import run_cancellable
@@ -92,7 +92,9 @@ def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...]
     async def run() -> None:
         nonlocal changed
         try:
-            chat.change_settings(ChatSettings(workdir=str(Path.cwd()), agent=agent.name))
+            folder = Path.cwd()
+            chat.rename_to(free_name(context.paths, f"{agent.name} {folder.name}"))
+            chat.change_settings(ChatSettings(workdir=str(folder), agent=agent.name))
             async with aclosing(
                 chat.send(shlex.join(["gpubox", "launch", agent.name, "--confined", *arguments]))
             ) as turn:

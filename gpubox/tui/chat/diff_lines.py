@@ -35,6 +35,8 @@ UNREAD_BYTES = 4 << 20
 """Before and after: more without hunks may well be a text, which is compared up to this."""
 DIFF_LINES = 2000
 """Lines of a diff that are laid out; the rest is counted."""
+FILE_TEXTS = ("content", "edits", "old", "new", "old_string", "new_string", "oldString", "newString")
+"""Arguments of tools that a diff shows better."""
 
 
 def diff_rows(lines: Sequence[str], path: str, width: int, *, dim: bool = False) -> list[StyledLine]:

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from gpubox.agent.tools import Answer, OwnerQuestion
 from gpubox.sanitize import reveal_hidden
 from gpubox.tui import dialogs
+from gpubox.tui.chat.diff_lines import FILE_TEXTS, diff_rows
 from gpubox.tui.chat.markdown import cut_long_line
 from gpubox.tui.styled_lines import StyledLine, styled_line, wrap
 from gpubox.tui.widgets.lines import ScrollableLines
@@ -214,8 +215,9 @@ def question_lines(question: OwnerQuestion, width: int) -> list[StyledLine]:
         head = styled_line((f"{number}  ", "bold $primary"))
         rows += wrap(((reveal_hidden(cut_long_line(" ".join(option.split()))), ""),), width, head, (("   ", ""),))
     for name, value in given.items():
-        rows += _argument_rows(f"{name}: ", value, width)
-    return rows
+        if not (question.diff and name in FILE_TEXTS):
+            rows += _argument_rows(f"{name}: ", value, width)
+    return rows + (diff_rows(question.diff.rstrip("\n").split("\n"), "", width) if question.diff else [])
 
 
 def _argument_rows(name: str, value: object, width: int) -> list[StyledLine]:

@@ -9,7 +9,7 @@ from gpubox import units
 from gpubox.agent.events import ChangedFile, PlanStep, RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.chat.diff_lines import change_rows, diff_rows, file_line
+from gpubox.tui.chat.diff_lines import FILE_TEXTS, change_rows, diff_rows, file_line
 from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines
 from gpubox.tui.styled_lines import (
     StyledLine,
@@ -246,8 +246,6 @@ STEP_STYLES = {
     "completed": ("✓", "$success", "$quiet"), "in_progress": ("●", "$accent", "bold"), "pending": ("○", "$quiet", ""),
 }  # fmt: skip
 """Status of a step of a plan -> mark, its colour, the style of the text."""
-_FILE_TEXTS = ("content", "edits", "old", "new")
-"""Arguments of the file tools that a diff shows better."""
 
 
 class ToolCallPart(TurnPart):
@@ -300,7 +298,7 @@ class ToolCallPart(TurnPart):
         rows = _fold_rows(wrap(((title, "bold"),), width), 3) if title else []
         diff = self.output.diff if self.output else ""
         for name, value in self.call.arguments.items():
-            if not (diff and name in _FILE_TEXTS) and (not title or (name == "command" and str(value) not in title)):
+            if not (diff and name in FILE_TEXTS) and (not title or (name == "command" and str(value) not in title)):
                 shown = " · ".join(map(str, value)) if isinstance(value, list) else str(value)
                 text = sanitize_line(cut_long_line(" ⏎ ".join(shown.split("\n"))))
                 rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
