@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-from gpubox.acp.host import AgentOnBox, open_walls
+from gpubox.acp.host import AgentOnBox, Walls, open_walls
 from gpubox.acp.registry import KnownAgent, known_agents
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.events import AgentEvent, Notice, RoundTiming, TurnFailed, TurnFinished, TurnStarted, TurnTotals
@@ -37,6 +37,8 @@ class AgentInTerminal:
         """What ended it, if it did not end by itself."""
         self.exit_code = 1
         """Of the agent."""
+        self.lost = False
+        """What it changed could not be read: it is only in its copy."""
 
     async def connect(self) -> ServerEndpoint:
         """Raises GpuboxError without a gateway, a model or the program."""
@@ -79,9 +81,14 @@ class AgentInTerminal:
                     self._why = walls.process.why
                 return code
             finally:
-                await finish(walls.process.end_turn())
+                self.lost = True
+                await finish(self._harvest(walls))
         finally:
             await finish(walls.close())
+
+    async def _harvest(self, walls: Walls) -> None:
+        await walls.process.end_turn()
+        self.lost = False
 
 
 def in_terminal(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import select
 import signal
 import time
 from asyncio.streams import FlowControlMixin, StreamReader, StreamReaderProtocol
@@ -41,6 +43,8 @@ are checked only so often."""
 _FLOOD_SECONDS, _PIECE_BYTES = 0.02, 65536
 _PLAIN_SCREEN = b"\x1b[?1047l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m"
 """Ends what an agent that was killed would have ended: the other screen, the mouse, pasting, colours."""
+_CTRL_Z = re.compile(rb"\x1a|\x1b\[122[\d:]*;(5|69|133|197)(:\d)?u|\x1b\[27;5;122~")
+"""As terminals send it. An agent would stop for good: no shell is in the walls to let it go on."""
 _working: set[Path] = set()
 """The copies in which one works now."""
 
@@ -119,6 +123,8 @@ class Resident:
         self.why = ""
         """Why it ended, in words."""
         self.exit_code: int | None = None
+        self.shell_code = 1
+        """As a shell has it: 128 and the number of the signal that ended it."""
         self.terminal = run.process.stdin_fd
         """The other end of its terminal, if it has one instead of streams."""
         self._run, self._copy, self._in_turn = run, copy, False
@@ -189,6 +195,7 @@ class Resident:
             await self._run.until_dead(time.monotonic())
         finally:
             self.exit_code, signal_name = self._run.exit_status()
+            self.shell_code = 128 + signal.Signals[signal_name] if signal_name else self.exit_code or 0
             by_itself = f"signal {signal_name}" if signal_name else f"exit code {self.exit_code}"
             self.why = self._run.why or f"it ended with {by_itself}"
             os.close(self._run.process.control_fd)
@@ -273,11 +280,13 @@ async def run_in_terminal(resident: Resident) -> int:
     def read_keys() -> None:
         try:
             data = os.read(0, _PIECE_BYTES)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data:
             hang_up()
-        pending.extend(data)
+        pending.extend(_CTRL_Z.sub(b"", data))
         type_on()
 
     def show() -> bool:
@@ -290,6 +299,7 @@ async def run_in_terminal(resident: Resident) -> int:
             return False
         try:
             while data:
+                select.select([], [1], [])  # whoever had it before may have left it non-blocking
                 data = data[os.write(1, data) :]
         except OSError:
             hang_up()
@@ -302,10 +312,12 @@ async def run_in_terminal(resident: Resident) -> int:
         loop.add_signal_handler(signal.SIGWINCH, resize)
         loop.add_reader(0, read_keys)
         loop.add_reader(far, show)
+        heeded = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(hang_up))
         waits = [asyncio.ensure_future(event.wait()) for event in (resident.ended, gone)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            signal.signal(signal.SIGHUP, heeded)
             for each in waits:
                 each.cancel()
         if gone.is_set():
@@ -320,4 +332,4 @@ async def run_in_terminal(resident: Resident) -> int:
         with contextlib.suppress(OSError, termios.error):  # it is gone
             os.write(1, _PLAIN_SCREEN)
             termios.tcsetattr(0, termios.TCSADRAIN, before)
-    return 1 if resident.exit_code is None else resident.exit_code
+    return resident.shell_code

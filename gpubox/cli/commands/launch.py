@@ -82,23 +82,25 @@ def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...]
     from gpubox.agent.chat_log import ChatSettings
     from gpubox.agent.events import FilesChanged, Notice, TurnFailed
     from gpubox.concurrency import run_cancellable
+    from gpubox.sandbox.confined_run import finish
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("A confined agent needs a terminal.", "Run it in one, without redirecting its output.")
     walled = in_terminal(context.paths, context.config, agent, arguments, model)
     chat = Chat(context.paths, context.config, host=lambda *_: walled)
-    changed = 0
+    began, changed = False, 0
 
     async def run() -> None:
-        nonlocal changed
+        nonlocal began, changed
         try:
             folder = Path.cwd()
-            chat.rename_to(free_name(context.paths, f"{agent.name} {folder.name}"))
             chat.change_settings(ChatSettings(workdir=str(folder), agent=agent.name))
+            chat.rename_to(free_name(context.paths, f"{agent.name} {folder.name}"))
             async with aclosing(
                 chat.send(shlex.join(["gpubox", "launch", agent.name, "--confined", *arguments]))
             ) as turn:
                 async for event in turn:
+                    began = True
                     if isinstance(event, FilesChanged):
                         changed = len(event.files)
                     elif isinstance(event, Notice):
@@ -106,11 +108,17 @@ def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...]
                     elif isinstance(event, TurnFailed):
                         raise GpuboxError(event.message, event.hint)
         finally:
-            if chat.name and not changed:
+            await finish(end())
+
+    async def end() -> None:
+        nonlocal changed
+        try:
+            if began and not changed:
                 changed = len(await chat.changes())
+        finally:
             await chat.close()
-            if chat.name and not changed:
-                remove_chat(context.paths, chat.name)
+        if began and not changed and not walled.lost:
+            remove_chat(context.paths, chat.name)
 
     try:
         run_cancellable(run())
