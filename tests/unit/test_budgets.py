@@ -19,7 +19,7 @@ NOT_YET: dict[str, int] = {
     "leaves": 2_486, "profiles": 1_159, "models": 2_375, "engines": 2_545, "interchange": 3_907, "server": 6_629,
     "planner": 3_158, "telemetry": 4_995, "sandbox": 5_697, "agent": 7_383, "acp": 2_801, "gateway": 6_564,
     "bench": 15_661, "advisor": 1_403, "views": 2_156, "cli": 6_166, "tui": 19_149, "lines": 95_620, "code": 69_198,
-    "files": 508, "tests": 76_467,
+    "files": 508, "tests": 76_468,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 
