@@ -58,7 +58,7 @@ class AgentInTerminal:
             await finish(asyncio.wait([self._work]))
             await finish(run_in_thread(turn.work.workspace.note_changes))
         if self._why:
-            yield Notice("stopped", f"{self._box.agent.title} was ended: {self._why}.")
+            yield Notice("stopped", f"{self._box.agent.title}: {self._why}.")
         totals = TurnTotals(timing=RoundTiming(wall_seconds=time.monotonic() - began))
         yield TurnFailed(problem.message, problem.hint) if problem else TurnFinished(totals, "answered")
 

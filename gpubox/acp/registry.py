@@ -137,7 +137,8 @@ def _installed_in(program: Path) -> tuple[Path, ...]:
     places = [program, _package(real)]
     if interpreter:
         places += [interpreter, _package(interpreter), _package(interpreter.resolve())]
-    return tuple(dict.fromkeys(place for place in places if not place.is_relative_to("/usr")))
+    outermost = [each for each in dict.fromkeys(places) if not any(other in each.parents for other in places)]
+    return tuple(each for each in outermost if not each.is_relative_to("/usr"))
 
 
 def _package(program: Path) -> Path:
