@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from gpubox.gateway.ledger import Ledger
 from gpubox.hardware.process import descendants
 from gpubox.paths import Paths
-from tests.cli.verbs import gpubox, may_mount, values
+from tests.cli.verbs import may_mount, values
 from tests.conftest import until
 from tests.gateway_process import Gateway, paced_server, upstream_profile
 
@@ -75,12 +75,12 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 class Typed:
     """gpubox in a terminal of its own, and who sits at it."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, start: Sequence[str] = ("-m", "gpubox")) -> None:
         self.near, self.far = os.openpty()
         termios.tcsetwinsize(self.near, (33, 77))
         self.before, self.seen = termios.tcgetattr(self.far), b""
         os.set_blocking(self.near, False)
-        argv = [sys.executable, "-c", OWN_TERMINAL, "-m", "gpubox", "launch", "opencode", "--confined", *words]
+        argv = [sys.executable, "-c", OWN_TERMINAL, *start, "launch", "opencode", "--confined", *words]
         self.process = subprocess.Popen(
             argv, cwd=folder, stdin=self.far, stdout=self.far, stderr=self.far, start_new_session=True
         )  # fmt: skip
@@ -150,8 +150,6 @@ def test_it_works_in_a_copy_and_its_changes_wait_in_a_chat(
     assert f"It changed 2 files: `gpubox chat diff {name}`, `gpubox chat take {name}`." in said
     assert [(file.name, file.read_text()) for file in project.iterdir()] == [("mine", "1")]
     assert [line.client for line in Ledger(paths.ledger).requests(date.today())] == ["hosted-opencode"]
-    assert gpubox(capfd, "chat", "take", name)[0] == 0
-    assert {file.name: file.read_text() for file in project.iterdir()} == {"mine": "2", "new": "3"}
 
 
 def test_its_home_lasts_and_a_chat_without_changes_does_not(
@@ -200,4 +198,30 @@ def test_what_stands_in_the_way_is_one_sentence(
     code, said = Typed(project).end()
     assert code != 0
     assert waiting(capfd) == []
-    assert "needs a terminal" in gpubox(capfd, "launch", "opencode", "--confined")[2]
+
+
+UNREADABLE = """
+import sys
+from gpubox.cli.main import run
+from gpubox.errors import GpuboxError
+from gpubox.sandbox.resident import Resident
+async def end_turn(self):
+    raise GpuboxError("The disk is full.")
+Resident.end_turn = end_turn
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_what_cannot_be_read_at_its_end_is_not_thrown_away(
+    project: Path, gateway: Gateway, paths: Paths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    at = Typed(project, start=("-c", UNREADABLE))
+    at.until(b"ready")
+    at.type("open('new', 'w').close()")
+    os.write(at.near, b"\x04")
+    code, said = at.end()
+    assert code == 1
+    assert "The disk is full." in said
+    copy = paths.chats / "opencode-project.layers/agent"
+    assert str(copy) in said
+    assert list(copy.rglob("new"))

@@ -78,7 +78,7 @@ def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...]
     """Runs the agent as the one turn of a new chat. Returns its exit code."""
     from gpubox.acp.in_terminal import in_terminal
     from gpubox.agent.chat import Chat
-    from gpubox.agent.chat_files import free_name, remove_chat
+    from gpubox.agent.chat_files import chat_path, free_name, layers_folder, remove_chat
     from gpubox.agent.chat_log import ChatSettings
     from gpubox.agent.events import FilesChanged, Notice, TurnFailed
     from gpubox.concurrency import run_cancellable
@@ -117,7 +117,10 @@ def _in_walls(context: Context, agent: LaunchedAgent, arguments: tuple[str, ...]
                 changed = len(await chat.changes())
         finally:
             await chat.close()
-        if began and not changed and not walled.lost:
+        if walled.lost:
+            folder = layers_folder(chat_path(context.paths, chat.name)) / "agent"
+            diagnostics.note(f"  What it changed could not be read. It is in {folder}.")
+        elif began and not changed:
             remove_chat(context.paths, chat.name)
 
     try:
