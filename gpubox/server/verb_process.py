@@ -57,6 +57,8 @@ async def run_verb(*words: str, note: Callable[[str], None] | None = None) -> tu
         while not reading.done():  # a switch brings the old server back, whoever cancels once more
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([reading])
+        with contextlib.suppress(asyncio.CancelledError):  # of a loop that closes: nobody else asks for it
+            reading.exception()
         if isinstance(error, TimeoutError):
             raise GpuboxError(f"{title} did not answer within {READ_SECONDS:g} s.") from None
         raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -220,11 +221,18 @@ async def test_closing_ends_what_is_under_way() -> None:
         await relay.close()
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's, which a test's own may not."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 async def test_what_a_killed_gpubox_left_goes_at_the_next_start_and_what_is_used_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    left, new, other = tmp_path / "gpubox-relay-left", tmp_path / "gpubox-relay-new", tmp_path / "gpubox-relay-link"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    left, new, other = short / "gpubox-relay-left", short / "gpubox-relay-new", short / "gpubox-relay-link"
     for folder in (left, new):
         folder.mkdir()
     other.symlink_to(new)
@@ -233,8 +241,8 @@ async def test_what_a_killed_gpubox_left_goes_at_the_next_start_and_what_is_used
         for folder in (left, used.folder):
             os.utime(folder, (0, 0))
         async with Relay(("127.0.0.1", 9)) as relay:
-            assert set(tmp_path.iterdir()) == {new, other, used.folder, relay.folder}  # noqa: ASYNC240
-    assert set(tmp_path.iterdir()) == {new, other}  # noqa: ASYNC240
+            assert set(short.iterdir()) == {new, other, used.folder, relay.folder}  # noqa: ASYNC240
+    assert set(short.iterdir()) == {new, other}  # noqa: ASYNC240
 
 
 async def test_a_gateway_that_is_not_there_ends_the_connection() -> None:
