@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -76,55 +73,6 @@ def test_a_hosted_agent_edits_and_asks_its_model(
     name = events[0]["chat"]
     code, events, _ = ask(capfd, "-p", "recall", "--continue", name)
     assert "read, edit, run and model << recall" in events[-1]["text"]
-
-
-IN_TERMINAL = """
-import os, sys, urllib.request
-home, url = os.environ["HOME"], os.environ["OPENAI_BASE_URL"]
-status = urllib.request.urlopen(url + "/models").status
-open("calc.py", "a").write("# mine\\n")
-name = input(f"{status} {os.getcwd()} {home} {sys.argv[-1]} name? ")
-print("hello", name.upper(), flush=True)
-sys.exit(3)
-"""
-
-
-@pytest.mark.skipif(not may_mount(), reason="bubblewrap cannot mount here")
-def test_an_agent_in_a_terminal_is_confined_and_its_changes_wait_in_a_chat(
-    robot: Path, gateway: Gateway, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    qwen = robot.parent / "bin/qwen"
-    qwen.write_text(f"#!{sys.executable}\n{IN_TERMINAL}")
-    qwen.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{qwen.parent}:{os.environ['PATH']}")
-    near, far = os.openpty()
-    words = [sys.executable, "-m", "gpubox", "launch", "qwen", "--confined", "--", "--fast"]
-    before, seen = (robot / "calc.py").read_text(), b""
-    with subprocess.Popen(words, cwd=robot, stdin=far, stdout=far, stderr=far, start_new_session=True) as running:
-        os.close(far)
-        with contextlib.suppress(OSError):  # the last process that had the terminal has ended
-            while data := os.read(near, 65536):
-                seen += data
-                if data.endswith(b"name? "):
-                    os.write(near, b"smith\r")
-    os.close(near)
-    text = seen.decode()
-    assert running.returncode == 3, text
-    assert "200 /workspace /agent --fast name? " in text and "hello SMITH" in text
-    assert "It changed 1 file: `gpubox chat diff qwen-project`" in text
-    assert (robot / "calc.py").read_text() == before
-    assert gpubox(capfd, "chat", "take", "qwen-project")[0] == 0
-    assert (robot / "calc.py").read_text() == f"{before}# mine\n"
-
-
-def test_a_confined_agent_needs_a_terminal(
-    robot: Path, gateway: Gateway, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{robot.parent / 'bin'}:{os.environ['PATH']}")
-    (robot.parent / "bin/qwen").symlink_to("robot")
-    code, _, err = gpubox(capfd, "launch", "qwen", "--confined")
-    assert code == 2
-    assert "needs a terminal" in err
 
 
 def test_without_a_gateway_or_of_an_unknown_name_nothing_is_recorded(

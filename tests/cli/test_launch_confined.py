@@ -17,7 +17,7 @@ import pytest
 from gpubox.gateway.ledger import Ledger
 from gpubox.hardware.process import descendants
 from gpubox.paths import Paths
-from tests.cli.verbs import may_mount, values
+from tests.cli.verbs import gpubox, may_mount, values
 from tests.conftest import until
 from tests.gateway_process import Gateway, paced_server, upstream_profile
 
@@ -150,6 +150,14 @@ def test_it_works_in_a_copy_and_its_changes_wait_in_a_chat(
     assert f"It changed 2 files: `gpubox chat diff {name}`, `gpubox chat take {name}`." in said
     assert [(file.name, file.read_text()) for file in project.iterdir()] == [("mine", "1")]
     assert [line.client for line in Ledger(paths.ledger).requests(date.today())] == ["hosted-opencode"]
+    assert gpubox(capfd, "chat", "take", name)[0] == 0
+    assert {file.name: file.read_text() for file in project.iterdir()} == {"mine": "2", "new": "3"}
+
+
+def test_it_needs_a_terminal(project: Path, gateway: Gateway, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = gpubox(capfd, "launch", "opencode", "--confined")
+    assert code == 2
+    assert "needs a terminal" in err
 
 
 def test_its_home_lasts_and_a_chat_without_changes_does_not(

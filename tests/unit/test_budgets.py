@@ -18,8 +18,8 @@ BUDGETS = {
 NOT_YET: dict[str, int] = {
     "leaves": 2_486, "profiles": 1_159, "models": 2_375, "engines": 2_545, "interchange": 3_907, "server": 6_631,
     "planner": 3_158, "telemetry": 4_995, "sandbox": 5_709, "agent": 7_383, "acp": 2_808, "gateway": 6_564,
-    "bench": 15_661, "advisor": 1_403, "views": 2_156, "cli": 6_177, "tui": 19_149, "lines": 95_652, "code": 69_225,
-    "files": 508, "tests": 76_703,
+    "bench": 15_661, "advisor": 1_403, "views": 2_156, "cli": 6_177, "tui": 19_150, "lines": 95_653, "code": 69_226,
+    "files": 508, "tests": 76_659,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 

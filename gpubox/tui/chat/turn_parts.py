@@ -468,7 +468,8 @@ def _estimate(timing: RoundTiming) -> str:
 
 def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list[StyledLine]:
     """Speed, draft acceptance and prompt tokens of a round or a turn."""
-    tg = f"{_estimate(timing)}{units.rate(timing.tg_tokens_per_second)} tok/s"
+    mark = _estimate(timing) if timing.tg_tokens_per_second else ""
+    tg = f"{mark}{units.rate(timing.tg_tokens_per_second)} tok/s"
     spans = [styled_line(tg, (" while writing", "$quiet"))]
     if with_waiting is not None:
         spans.append(styled_line(f"{units.rate(with_waiting)}", (" with waiting", "$quiet")))
